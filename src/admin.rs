@@ -1,5 +1,5 @@
-//! What operators see and change, only on the admin address: metrics, health, the state of the
-//! queue and its limits; callers, the costs of their calls, and their rate limits.
+//! The admin address, where operators see and change state: metrics, health, the queue and its limits; callers, the
+//! costs of their calls, and their rate limits.
 //!
 //! It uses [`Source`], which only reads, and [`CallersSource`], which can also change things, so
 //! it knows no stage. Both are called off the event loop, because a scrape renders thousands of
@@ -239,11 +239,11 @@ pub trait Source: Send + Sync + 'static {
 /// The state of one limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LimitState {
-    /// Its name in the config, in metrics and in refusals.
+    /// The name of the limit in the config, in metrics and in refusals.
     pub name: String,
     /// The calls that meet it: `all`, or the name of a function.
     pub scope: String,
-    /// What it bounds.
+    /// The kind of the limit.
     pub kind: LimitKind,
     /// Length of the window, for a window limit.
     pub window_seconds: Option<f64>,
@@ -287,7 +287,7 @@ pub struct SharedState {
 /// The state of a rate limit's bucket.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BucketState {
-    /// Its name in refusals and in what held a call.
+    /// The name of the bucket in refusals and in what held a call.
     pub name: String,
     /// The id of the rate limit; `/v1/rate-limits` has the details.
     pub rate_limit: String,
@@ -313,7 +313,7 @@ pub struct BucketState {
     pub shared: Option<SharedState>,
 }
 
-/// What a limit bounds.
+/// The quantity that a limit bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKind {
@@ -329,7 +329,7 @@ pub enum LimitKind {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Opens {
-    /// It has room.
+    /// The limit has room.
     Now,
     /// After this time.
     InSeconds(f64),

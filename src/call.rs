@@ -88,7 +88,7 @@ pub(crate) const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_retries(6);
 
 labels! {
-    /// What a client speaks.
+    /// The protocol of a client.
     pub enum Dialect {
         /// The socket protocol: one JSON array per connection.
         Socket = "socket",
@@ -102,9 +102,9 @@ labels! {
 /// The role of a call for promotion: how it relates to user work on its guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It is user work on the guest.
+    /// The call is user work on the guest.
     Acts,
-    /// It reads the guest, and moves to the class of users while they act on it.
+    /// The call reads the guest, and moves to the class of users while they act on it.
     Follows,
     /// Neither.
     Apart,
@@ -138,7 +138,7 @@ pub trait Serve: Clone + Send + Sync + 'static {
 }
 
 words! {
-    /// What becomes of a call at the backend when its client leaves.
+    /// The fate of a call at the backend when its client leaves.
     #[derive(Default)]
     pub enum OnClientLeft {
         /// The connection to the backend is closed, and the slot comes back at once.
@@ -223,7 +223,7 @@ impl Progress {
         self.record.into_inner()
     }
 
-    /// What its rate limit has left; `None` if it met no rate limit.
+    /// The rest of the call's rate limit; `None` if it met no rate limit.
     #[must_use]
     pub fn quota(&self) -> Option<&Quota> {
         self.quota.get().map(|quota| &**quota)
@@ -243,7 +243,7 @@ pub struct Quota {
     pub reset: Duration,
 }
 
-/// What a call holds while it is past the gate: a worker and its share of every limit.
+/// The worker and the share of every limit that a call holds while it is past the gate.
 ///
 /// If it is dropped before [`Slot::sent`], it is given back undrawn. If it is dropped later, it
 /// is finished as failed. So every path ends in exactly one of given back, finished.
@@ -283,7 +283,7 @@ pub enum Fault {
     Backend,
     /// The network: the backend cannot be reached, or its name not resolved.
     Network,
-    /// This process: no descriptor, port or memory is left for a connection. The backend may be
+    /// The fault is this process's: no descriptor, port or memory is left for a connection. The backend may be
     /// healthy.
     Own,
 }
@@ -297,7 +297,7 @@ labels! {
         Http = "http",
         /// The TCP backend.
         Tcp = "tcp",
-        /// None is configured for it.
+        /// The call has no backend configured for it.
         Nowhere = "none",
     }
 }

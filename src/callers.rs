@@ -45,9 +45,9 @@ use crate::call::costs::Costs;
 /// Whether a call meets limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meets {
-    /// It does, and is charged.
+    /// The call meets the limits, and is charged.
     Limits,
-    /// It does not, and is only counted.
+    /// The call meets no limit, and is only counted.
     NoLimits,
 }
 
@@ -55,7 +55,7 @@ pub enum Meets {
 #[derive(Clone, Debug, PartialEq)]
 #[must_use = "the buckets have to follow"]
 pub struct Changed<T> {
-    /// What came of it.
+    /// The result of the change.
     pub value: T,
     /// To be done to the gate, in this order.
     pub buckets: Vec<BucketChange>,
@@ -72,7 +72,7 @@ struct State {
     table: CallerTable,
     /// Kept from call to call, so that a look-up allocates nothing.
     matches: Matches,
-    /// What is kept of each row besides what the table keeps. Only rows have one.
+    /// The accounts of rows: data beside what the table keeps. Only rows have one.
     accounts: HashMap<CallerId, Account>,
     groups: BTreeMap<Group, GroupUse>,
     rate_limits: BTreeMap<RateLimitId, RateLimit>,
@@ -82,24 +82,24 @@ struct State {
     quotas: Quotas,
     costs: Costs,
     cost_model: Arc<CostModel>,
-    /// What the config said last, to see what a reload changes.
+    /// The settings that the config had last, to see what a reload changes.
     configured: Settings,
     service_times: ServiceTimes,
     /// Rows forgotten so far.
     evicted: u64,
 }
 
-/// What is kept of one caller.
+/// The account of a caller.
 #[derive(Debug, Default)]
 struct Account {
-    /// None until a call is counted: most of what is kept of a caller is this, and a config may
-    /// have thousands of callers that never call.
+    /// The usage, once a call was counted: most of what is kept of a caller is this, and a config may have
+    /// thousands of callers that never call.
     usage: Option<Box<Usage>>,
     /// Who made its latest call: what a call that waits is classified by when its rate limit
     /// is removed.
     seen: Option<Arc<Identity>>,
-    /// Its key in quotas by caller, once a call asked for it. Forgotten with each change, since
-    /// it is made of its name.
+    /// The key in quotas by caller, once a call asked for it. Forgotten with each change, since it is made of its
+    /// name.
     quota_key: Option<Arc<str>>,
 }
 
@@ -108,7 +108,7 @@ impl Account {
         self.usage.get_or_insert_default()
     }
 
-    /// This client made its latest call.
+    /// Notes that this client made the caller's latest call.
     fn is_seen_as(&mut self, identity: &Arc<Identity>) {
         let seen = self.seen.as_ref();
         if !seen.is_some_and(|seen| Arc::ptr_eq(seen, identity)) {
@@ -120,13 +120,13 @@ impl Account {
 /// The callers of each group.
 type Members = BTreeMap<Group, BTreeSet<CallerId>>;
 
-/// What is kept of one group.
+/// The usage of a group.
 #[derive(Debug, Default)]
 struct GroupUse {
     usage: Usage,
     /// Calls that have ended.
     calls: u64,
-    /// What those that were let through cost in the end.
+    /// The final cost of the calls that were admitted.
     tokens: TokenCount,
 }
 
@@ -184,7 +184,7 @@ impl Callers {
         Ok(Changed { value, buckets })
     }
 
-    /// The same for a change after which calls may be charged to another bucket.
+    /// Makes a change after which calls may be charged to another bucket.
     fn recharge<T, E>(
         &self,
         change: impl FnOnce(&mut State) -> Result<T, E>,
@@ -195,7 +195,7 @@ impl Callers {
     }
 }
 
-/// Which time settings are applied.
+/// The moment at which settings are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     AtStart,
@@ -430,7 +430,7 @@ impl State {
     }
 }
 
-/// What the scheduler's buckets need to follow.
+/// The changes that the scheduler's buckets need to follow.
 fn difference(
     before: &BTreeMap<BucketId, BucketRule>,
     after: BTreeMap<BucketId, BucketRule>,

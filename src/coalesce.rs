@@ -1,4 +1,4 @@
-//! One call upstream for many identical reads.
+//! A shared call upstream for many identical reads.
 //!
 //! Reads with the same [`Key`] share a call that belongs to none of them. It runs in a task of
 //! its own. It waits until the last of their deadlines, in the most urgent of their classes. Each
@@ -120,9 +120,9 @@ struct Shared {
 
 /// The result of joining.
 pub enum Joined {
-    /// Its answer is already here.
+    /// The answer is already here.
     Kept(Result<Reply, Refusal>),
-    /// It is the first. Run the call, and wait for the answer.
+    /// The read is the first: run the call, and wait for the answer.
     First(SharedCall, Waiter),
     /// An identical one is under way.
     Other(Waiter),
@@ -131,7 +131,7 @@ pub enum Joined {
 }
 
 impl Coalescer {
-    /// Nothing is shared or kept yet.
+    /// A coalescer that shares and keeps no call yet.
     #[must_use]
     pub fn new(settings: Settings, clock: Clock) -> Self {
         Self {

@@ -81,13 +81,13 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Its address, with the real port.
+    /// The address, with the real port.
     #[must_use]
     pub fn address(&self) -> &Bind {
         &self.address
     }
 
-    /// Its file, if it has one.
+    /// The file of the listener, if it has one.
     #[must_use]
     pub fn file(&self) -> Option<SocketFileId> {
         self.file.as_ref().map(|file| file.id().clone())
@@ -221,7 +221,7 @@ impl Connections {
     }
 }
 
-/// One open connection; dropped when it closes.
+/// An open connection; dropped when it closes.
 #[derive(Debug)]
 pub struct Connection(Arc<Connections>);
 

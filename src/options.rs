@@ -113,12 +113,12 @@ macro_rules! options {
 
         #[allow(dead_code, reason = "few sections are looked at option by option")]
         impl $Section {
-            /// Its options by the names of their fields.
+            /// The options by the names of their fields.
             pub(crate) fn marks(&self) -> Vec<(&'static str, &$crate::options::Mark)> {
                 vec![$((stringify!($field), &self.$field.mark)),*]
             }
 
-            /// The same, to mute options that have no effect.
+            /// The options, to mute those that have no effect.
             pub(crate) fn marks_mut(&mut self) -> Vec<(&'static str, &mut $crate::options::Mark)> {
                 vec![$((stringify!($field), &mut self.$field.mark)),*]
             }

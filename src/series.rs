@@ -57,8 +57,8 @@ impl Span {
     }
 }
 
-/// What everything takes at its bounds. The names of limits are shared with the config, but count
-/// in full: a limit that is gone keeps its name here.
+/// The bytes of a series at its bounds. The names of limits are shared with the config, but count in full: a limit
+/// that is gone keeps its name here.
 const BYTES: usize = (Span::TenMinutes.points() + Span::ThreeHours.points() + Span::Day.points())
     * size_of::<Point>()
     + LIMITS_MAX * (size_of::<Option<Column>>() + NAME_MAX)
@@ -68,9 +68,9 @@ const _: () = assert!(BYTES <= BYTES_MAX, "the series take more than 2 MB");
 /// The use of a limit in a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitUse {
-    /// Its name.
+    /// The name of the limit.
     pub name: Arc<str>,
-    /// What it is, in one word of the API.
+    /// The kind of the limit, in one word of the API.
     pub kind: &'static str,
     /// How much of it is used.
     pub of: Use,
@@ -79,9 +79,9 @@ pub struct LimitUse {
 /// A limit with a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
+    /// The name of the column.
     pub name: Arc<str>,
-    /// What it is, in one word of the API.
+    /// The kind of the column, in one word of the API.
     pub kind: &'static str,
 }
 

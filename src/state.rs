@@ -32,10 +32,10 @@ const CURE: &str = "put a backup in its place, or move it away to start without 
 /// Why a state was not read or not written. Each has the path of the file.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// It cannot be read.
+    /// The state file cannot be read.
     #[error("cannot read the state file {0}: {1}")]
     Unreadable(String, #[source] io::Error),
-    /// It, or the file beside it, cannot be written.
+    /// The state file, or the one beside it, cannot be written.
     #[error("cannot write the state file {0}: {1}")]
     Unwritable(String, #[source] io::Error),
     /// Another process uses the file.
@@ -44,7 +44,7 @@ pub enum StateError {
     /// There is nothing in it.
     #[error("the state file {0} is empty; {CURE}")]
     Empty(String),
-    /// It is JSON, and no state of a sidecar.
+    /// The file is JSON, and no state of a sidecar.
     #[error("the state file {0} is JSON, and no state of a sidecar; it is left as it is: {CURE}")]
     Foreign(String),
     /// The content is not a state.
@@ -56,10 +56,10 @@ pub enum StateError {
         path: String,
         /// The first byte that cannot be read.   bytes
         offset: usize,
-        /// What is wrong.
+        /// The fault in words.
         reason: String,
     },
-    /// It was written by another version.
+    /// The state file was written by another version.
     #[error(
         "the state file {path} has schema {found}, and this version knows {known}; run the \
          version that wrote it, or move it away"
@@ -72,7 +72,7 @@ pub enum StateError {
         /// The known version.
         known: u32,
     },
-    /// It is too large.
+    /// The state file is too large.
     #[error("the state file {0} would have more than {SIZE_MAX} bytes")]
     TooLarge(String),
 }
@@ -219,7 +219,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     }
 }
 
-/// What is wrong, without line and column, which the offset replaces.
+/// The fault of the JSON, without line and column, which the offset replaces.
 fn without_place(error: &serde_json::Error) -> String {
     let message = error.to_string();
     // The library's description of our own types does not help an operator.

@@ -115,7 +115,7 @@ pub struct Submission {
     pub caller: CallerId,
     /// The id of its access line.
     pub call: u64,
-    /// Its function; a name from the table or the config, else `other`.
+    /// The function; a name from the table or the config, else `other`.
     pub function: Arc<str>,
     /// The size of its request until it ends.   bytes
     pub bytes: usize,
@@ -123,39 +123,39 @@ pub struct Submission {
 
 /// A task as it is now.
 pub struct Task {
-    /// Its id.
+    /// The id of the task.
     pub id: TaskId,
     /// The id of its access line.
     pub call: u64,
-    /// Its function; a name from the table or the config, else `other`.
+    /// The function; a name from the table or the config, else `other`.
     pub function: Arc<str>,
     /// When it was submitted.
     pub submitted: Timestamp,
     /// When it ended. It is kept for the time to live from then on.
     pub ended: Option<Timestamp>,
-    /// Its call, until it has ended.
+    /// The watch on its call, until the call has ended.
     pub watch: Option<Arc<dyn Watch>>,
-    /// Its state.
+    /// The state of the task.
     pub state: State,
 }
 
 /// The state of a task.
 #[derive(Clone, Debug)]
 pub enum State {
-    /// It waits for its turn.
+    /// The call waits for its turn.
     Waiting,
-    /// It is past the gate.
+    /// The call is past the gate.
     Running,
-    /// It has ended, with this answer.
+    /// The call has ended, with this answer.
     Done(Arc<Answer>),
-    /// It has ended, and its answer had no room.
+    /// The call has ended, and its answer had no room.
     NotKept {
         /// The size of the part of the answer that was read.
         bytes: usize,
     },
-    /// It was cancelled.
+    /// The task was cancelled.
     Cancelled,
-    /// It ended without an answer, because of a bug in Tidegate.
+    /// The task ended without an answer, because of a bug in Tidegate.
     Failed,
 }
 
@@ -184,9 +184,9 @@ pub struct NotKept {
 /// Why a task is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// It is no longer here: it expired, was removed, or was submitted to an earlier process.
+    /// The task is no longer here: it expired, was removed, or was submitted to an earlier process.
     Gone,
-    /// It never existed, or it belongs to another owner.
+    /// The task never existed, or it belongs to another owner.
     Unknown,
 }
 
@@ -334,7 +334,7 @@ impl Tasks {
         })
     }
 
-    /// One task of an owner.
+    /// Returns a task of an owner.
     ///
     /// # Errors
     ///
@@ -344,7 +344,7 @@ impl Tasks {
         self.0.find(&store, owner, id).map(Entry::task)
     }
 
-    /// One task of an owner. An ended task is removed.
+    /// Takes a task of an owner. An ended task is removed.
     ///
     /// # Errors
     ///
@@ -501,7 +501,7 @@ impl Inner {
 /// A task that was accepted, as its submitter sees it. If this is dropped, the task continues.
 #[derive(Debug)]
 pub struct Submitted {
-    /// Its id.
+    /// The id of the task.
     pub id: TaskId,
     has_begun: oneshot::Receiver<()>,
     future: JoinHandle<()>,
@@ -545,7 +545,7 @@ struct Ending {
 }
 
 impl Ending {
-    /// It waits for something.
+    /// Notes that the task waits.
     fn begun(&mut self) {
         if let Some(begun) = self.begun.take() {
             // The submitter may have lost interest.

@@ -16,7 +16,7 @@ pub enum Peer {
 /// The author of a request that may change something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Author {
-    /// It carried the token of this name.
+    /// The request carried the token of this name.
     Token(Arc<str>),
     /// A process of this user, at the socket file.
     Uid(u32),

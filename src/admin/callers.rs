@@ -63,7 +63,7 @@ use crate::call::rate_limit::{Derive, NewRateLimit, RateLimitPatch};
 pub trait CallersSource: ActsSource {
     /// Every caller.
     fn callers(&self) -> Vec<CallerState>;
-    /// One caller.
+    /// The state of a caller.
     fn caller(&self, id: CallerId) -> Result<CallerState, ApiRefusal>;
     /// Makes a caller.
     fn create_caller(&self, new: NewCaller) -> Result<CallerState, ApiRefusal>;
@@ -82,7 +82,7 @@ pub trait CallersSource: ActsSource {
 
     /// Every rate limit.
     fn rate_limits(&self) -> Vec<RateLimitState>;
-    /// One rate limit.
+    /// The state of a rate limit.
     fn rate_limit(&self, id: RateLimitId) -> Result<RateLimitState, ApiRefusal>;
     /// Makes a rate limit, and moves the callers that it names to it.
     fn create_rate_limit(&self, new: NewRateLimit) -> Result<RateLimitState, ApiRefusal>;
@@ -114,7 +114,7 @@ pub trait CallersSource: ActsSource {
     fn queues(&self) -> Vec<QueueRow>;
     /// Calls under way, the oldest first; at most as many as the queue and the workers hold.
     fn requests(&self) -> Vec<RequestRow>;
-    /// What is known of a call that is under way, or ended recently.
+    /// Explains a call that is under way, or ended recently.
     fn explain(&self, id: CallId) -> Result<Explained, ApiRefusal>;
 }
 
@@ -242,7 +242,7 @@ async fn list<R: Send + 'static>(
     ask(api, move |it| Ok([(name, rows(it))].into())).await
 }
 
-/// The same, or CSV if the client prefers that.
+/// Answers with a list as JSON, or CSV if the client prefers that.
 async fn dump<R: csv::Row + Send + 'static>(
     api: Api,
     headers: HeaderMap,

@@ -18,7 +18,7 @@ const DOCUMENT: &str = include_str!("../../docs/reference/errors.md");
 /// A row of its table.
 struct Row {
     reason: &'static str,
-    /// What an answer has: the name of a number, and the number.
+    /// The fields of an answer: the name of a number, and the number.
     answer: [(&'static str, &'static str); 3],
     when: &'static str,
     what_to_do: &'static str,
@@ -41,7 +41,7 @@ fn rows() -> impl Iterator<Item = Row> {
     })
 }
 
-/// What to do about a refusal for this reason, in one sentence with names between backquotes.
+/// The cure for a refusal for this reason, in one sentence with names between backquotes.
 #[must_use]
 pub fn what_to_do(reason: &str) -> &'static str {
     let row = rows().find(|row| row.reason == reason);

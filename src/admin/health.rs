@@ -26,7 +26,7 @@ pub(super) fn routes() -> Routes<Arc<dyn Source>> {
         .get("/healthz", health)
 }
 
-/// One check.
+/// A check of the health.
 struct Check {
     name: &'static str,
     result: Result<(), String>,

@@ -1,4 +1,4 @@
-//! What `/v1/now` says, and what may be asked of the history.
+//! The answer of `/v1/now`, and the questions to the history.
 
 use serde::Serialize;
 
@@ -43,7 +43,7 @@ pub struct NowState {
     pub uptime_seconds: f64,
     /// Whether calls are taken.
     pub ready: ReadyNow,
-    /// What waits and why, in one sentence.
+    /// A sentence about the waiting calls and why they wait.
     pub sentence: String,
     /// The queue.
     pub queue: QueueLevels,
@@ -100,7 +100,7 @@ pub struct QueueLevels {
 /// A limit, bucket, quota or lease.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LimitNow {
-    /// Its name.
+    /// The name of the limit.
     pub name: String,
     /// `window`, `outstanding`, `paced`, `bucket`, `quota` or `lease`.
     pub kind: &'static str,
@@ -160,13 +160,13 @@ pub struct Traffic {
 /// A waiting call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CallNow {
-    /// Its id, for `/v1/calls/{id}`.
+    /// The id of the call, for `/v1/calls/{id}`.
     pub id: CallId,
-    /// Its function.
+    /// The function of the call.
     pub function: String,
-    /// Its caller's label, or its id.
+    /// The label of the caller, or its id.
     pub caller: Option<String>,
-    /// Its class.
+    /// The class of the call.
     pub class: String,
     /// How long it has waited.   s
     pub waits_seconds: f64,
@@ -213,7 +213,7 @@ pub struct AddressNow {
 /// A store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StoreNow {
-    /// Its kind.
+    /// The kind of the store.
     pub name: &'static str,
     /// Whether it answers; `None` until that is known.
     pub up: Option<bool>,
@@ -239,7 +239,7 @@ pub struct Refused {
     pub reason: &'static str,
     /// How many.
     pub count: u64,
-    /// What to do, in one sentence with names between backquotes.
+    /// The cure, in one sentence with names between backquotes.
     pub what_to_do: &'static str,
     /// More about it: a path at this address.
     pub link: String,

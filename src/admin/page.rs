@@ -38,7 +38,7 @@ const INDEX: File = File {
     kind: HTML,
     body: include_str!("page/index.html"),
 };
-/// What stands in it before the figures.
+/// The part of the page before the figures.
 const BEFORE_FIRST: &str = "<script id=\"first\" type=\"application/json\">";
 
 /// The program of the page: each file stands after those that it imports.
@@ -66,7 +66,7 @@ fn is_comment(line: &str) -> bool {
     begins.iter().any(|begin| line.starts_with(begin))
 }
 
-/// What comes with the page, where it may.
+/// The first figures, where they may come with the page.
 #[derive(Clone)]
 pub(super) struct ComesWithIt {
     /// Whether every client of this address may read the figures.
@@ -100,7 +100,7 @@ async fn index(
     }
 }
 
-/// What the page shows first, as JSON; `None` if it may not come with the page, or not soon.
+/// The figures that the page shows first, as JSON; `None` if they may not come with the page, or not soon.
 async fn first(source: Arc<dyn Source>, comes: ComesWithIt) -> Option<String> {
     if !comes.no_token {
         return None;
@@ -156,7 +156,7 @@ pub(super) fn answer_text(
     (HEADERS, [ASK_EACH_TIME], of_text, body).into_response()
 }
 
-/// What changes with the content. No client chooses the content, so any hash is enough.
+/// A tag that changes with the content. No client chooses the content, so any hash is enough.
 fn tag(body: &str) -> String {
     let mut hasher = DefaultHasher::new();
     body.hash(&mut hasher);

@@ -52,18 +52,18 @@ pub struct QuotaStoreState {
 /// The last error.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QuotaStoreTrouble {
-    /// What.
+    /// The text of the trouble.
     pub text: String,
     /// How long ago.
     pub seconds_ago: f64,
 }
 
-/// One quota.
+/// The state of a quota.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QuotaState {
-    /// Its name in refusals, logs and metrics.
+    /// The name of the quota in refusals, logs and metrics.
     pub name: String,
-    /// What all sidecars together may spend on a key in a window.   tokens
+    /// The total that all sidecars together may spend on a key in a window.   tokens
     pub total: u64,
     /// How long a window is.
     pub window_seconds: f64,
@@ -73,7 +73,7 @@ pub struct QuotaState {
     pub mode: &'static str,
     /// `deny`, `allow` or `safe`.
     pub when_store_away: &'static str,
-    /// What this sidecar always owns of a window.   tokens
+    /// The share of a window that this sidecar always owns.   tokens
     pub safe_share: u64,
     /// The results of calls.
     pub decisions: Decisions,
@@ -114,14 +114,14 @@ pub struct Decisions {
     pub refused: u64,
 }
 
-/// One key of a quota.
+/// The state of a quota's key.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QuotaKeyState {
     /// The owner; empty if unknown.
     pub key: String,
     /// The window that was last seen in the store; `None` if none was.
     pub window: Option<u64>,
-    /// What was left of it then.   tokens
+    /// The rest of the window at that time.   tokens
     pub left: Option<u64>,
     /// The total of that window.   tokens
     pub window_total: Option<u64>,
@@ -139,7 +139,7 @@ pub struct QuotaKeyState {
     pub waiting_tokens: u64,
     /// How long ago a call named it.
     pub used_seconds_ago: f64,
-    /// What is wrong, in words.
+    /// The troubles of the key, in words.
     pub trouble: Vec<String>,
 }
 

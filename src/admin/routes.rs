@@ -40,7 +40,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
         self.router
     }
 
-    /// What it answers: methods and paths.
+    /// The methods and paths that are answered.
     pub(super) fn listed(&self) -> impl Iterator<Item = (Method, &'static str)> {
         self.listed.iter().cloned()
     }

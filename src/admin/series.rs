@@ -38,16 +38,16 @@ pub struct SeriesState {
     pub refused: BTreeMap<&'static str, Vec<Option<u32>>>,
     /// The use of limits.
     pub limits: Vec<LimitHistory>,
-    /// What happened, the oldest first.
+    /// The events, the oldest first.
     pub marks: Vec<MarkState>,
 }
 
 /// The use of a limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LimitHistory {
-    /// Its name.
+    /// The name of the limit.
     pub name: String,
-    /// Its kind, as in `/v1/now`.
+    /// The kind of the limit, as in `/v1/now`.
     pub kind: &'static str,
     /// How much was used.
     pub used: Vec<Option<f32>>,
@@ -60,29 +60,29 @@ pub struct LimitHistory {
 pub struct MarkState {
     /// When.   Unix ms
     pub at_unix_ms: u64,
-    /// What it is about, in one word.
+    /// The subject of the mark, in one word.
     pub kind: &'static str,
-    /// What happened.
+    /// The event in words.
     pub text: String,
 }
 
-/// One line of a stream.
+/// A line of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Frame {
     /// As `/v1/now` has it.
     pub now: NowState,
     /// The latest second.
     pub point: PointState,
-    /// What happened since the frame before.
+    /// The events since the frame before.
     pub marks: Vec<MarkState>,
 }
 
-/// One second.
+/// The figures of a second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PointState {
     /// When it began.   Unix ms
     pub at_unix_ms: u64,
-    /// Its figures.
+    /// The figures of the point.
     #[serde(flatten)]
     pub figures: PointFigures,
     /// Refusals by reason; only reasons that occurred.
@@ -108,7 +108,7 @@ pub struct PointFigures {
     pub in_flight: u32,
     /// The median time at the backend.
     pub backend_p50_ms: Option<f32>,
-    /// The same for 95 of 100.
+    /// The time at the backend that 95 of 100 calls do not exceed.
     pub backend_p95_ms: Option<f32>,
 }
 

@@ -1,5 +1,5 @@
-//! What is known of a call once its caller is known: the caller for which it takes turns, its
-//! cost, and the rate limit that is charged.
+//! The claim of a call once its caller is known: the caller for which it takes turns, its cost, and the rate limit
+//! that is charged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,16 +31,16 @@ words! {
 /// The charge of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Charged {
-    /// Nothing: none of its callers has a rate limit, or it meets no limits at all.
+    /// The call is not charged: none of its callers has a rate limit, or it meets no limits at all.
     #[default]
     Nothing,
-    /// Nothing, because its rate limit says so.
+    /// The call is not charged, because its rate limit says so.
     Exempt(RateLimitId),
     /// A rate limit.
     RateLimit {
-        /// Which one.
+        /// The id of the rate limit.
         id: RateLimitId,
-        /// Its label.
+        /// The label of the rate limit.
         label: Arc<str>,
         /// How long the call may wait.
         deadline: Deadline,
@@ -71,13 +71,13 @@ pub struct Claim {
     pub at: Timestamp,
     /// The most specific caller, for which the call takes turns.
     pub caller: CallerId,
-    /// That caller's turns for one turn of an ordinary caller.
+    /// The caller's turns for one turn of an ordinary caller.
     pub weight: Weight,
     /// The function, for statistics.
     pub function: FunctionId,
     /// The estimated cost of the call; 0 if it meets no limits.
     pub cost: TokenCount,
-    /// Its charge.
+    /// The charge of the call.
     pub charged: Charged,
     /// The quotas that it draws from.
     pub quotas: Option<Arc<[QuotaKey]>>,

@@ -1,5 +1,4 @@
-//! What calls cost, as an operator says it. The config, the API, the state file and the stage share
-//! this type.
+//! The costs of calls, as an operator sets them. The config, the API, the state file and the stage share this type.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use tidegate_limits::bucket::TokenCount;
 use super::claim::drawn;
 use super::pace::CostRange;
 
-/// What calls cost.
+/// The costs of calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// A call of a function that has no cost of its own.
@@ -35,7 +34,7 @@ impl Costs {
             .fold(self.default, TokenCount::max)
     }
 
-    /// What the calls of this function cost, or of all if none is named: the cheapest that costs
+    /// The range of the costs of this function's calls, or of all if no function is named: the cheapest that costs
     /// anything, and the most expensive.
     #[must_use]
     pub fn range(&self, function: Option<&str>) -> CostRange {
@@ -57,14 +56,14 @@ impl Costs {
         }
     }
 
-    /// What a call of this function costs.
+    /// The cost of a call of this function.
     #[must_use]
     pub fn of(&self, function: &str) -> TokenCount {
         *self.functions.get(function).unwrap_or(&self.default)
     }
 }
 
-/// One token a call, which stands for a tenth of a second, and nothing is settled.
+/// Costs of one token a call, which stands for a tenth of a second, without settlement.
 impl Default for Costs {
     fn default() -> Self {
         Self {

@@ -20,7 +20,7 @@ use super::Headers;
 /// Longest address as text, which is one of IPv6.   bytes
 const ADDRESS_BYTES_MAX: usize = 45;
 
-/// One of the five fields.
+/// A field of the five.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardedField {
     /// `X-Forwarded-For`: the address of the client, and of each proxy behind it.
@@ -80,7 +80,7 @@ fn is_like(name: &[u8], known: &str) -> bool {
     name.len() == known.len() && name.iter().zip(known.bytes()).all(is_same)
 }
 
-/// What is done with one of the fields.
+/// The treatment of one of the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldAction {
     /// The client's value is left out, and ours is written.
@@ -93,7 +93,7 @@ pub enum FieldAction {
     Remove,
 }
 
-/// What is done with the fields in all requests of one connection.
+/// The treatment of the fields in all requests of one connection.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ForwardedFields {
     /// In the order of [`ForwardedField::ALL`].
@@ -302,7 +302,7 @@ mod tests {
     use FieldAction::{Append, Pass, Remove, Set};
     use http::{HeaderName, HeaderValue};
 
-    /// What is set for a client at 192.0.2.1 that asks `t` without TLS.
+    /// The fields that are set for a client at 192.0.2.1 that asks `t` without TLS.
     const PLAIN: [&str; 5] = [
         "X-Forwarded-For: 192.0.2.1",
         "X-Real-IP: 192.0.2.1",

@@ -18,7 +18,7 @@ use super::ForwardedFields;
 /// The fields of a head, in their order. Names are the same in any case.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
-    /// They are parts of this.
+    /// The bytes that the headers are parts of.
     bytes: Bytes,
     fields: HeadFields,
 }
@@ -155,7 +155,8 @@ fn write_field(name: &[u8], value: &[u8], into: &mut Vec<u8>) -> HeadField {
     }
 }
 
-/// What a stage found out about a head that comes again, so that it is not looked up again. It lives as long as the head.
+/// Facts that a stage found out about a head that comes again, so that they are not looked up again. It lives as
+/// long as the head.
 #[derive(Default)]
 pub struct HeadMemo(Mutex<Option<Box<dyn Any + Send>>>);
 
@@ -207,7 +208,7 @@ pub struct Head {
     pub is_stateful: bool,
     /// The protocols that it offers to switch to; a part of the bytes of the headers.
     upgrade: Option<ByteSpan>,
-    /// What it asks for, if it comes again.
+    /// The facts about the head, if it comes again.
     pub memo: HeadMemo,
 }
 

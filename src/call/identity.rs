@@ -76,13 +76,13 @@ pub enum Peer {
     Tcp(SocketAddr),
     /// A process on this machine.
     Unix {
-        /// Its owner at the connect.
+        /// The user of the client at the connect.
         uid: u32,
     },
 }
 
 impl Peer {
-    /// Its address, if it has one; an IPv4 address in IPv4 form.
+    /// The address of the peer, if it has one; an IPv4 address in IPv4 form.
     #[must_use]
     pub fn address(self) -> Option<IpAddr> {
         match self {
@@ -137,14 +137,14 @@ impl Fields {
         self.0 == 0
     }
 
-    /// Those that are in it.
+    /// The fields of the set.
     pub fn iter(self) -> impl Iterator<Item = Field> {
         let fields = Field::ALL.into_iter();
         fields.filter(move |field| self.0 & field.bit() != 0)
     }
 }
 
-/// It was given, and cannot be used.
+/// The error for a field that was given, and cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unusable;
 
@@ -166,8 +166,8 @@ pub fn text(said: &[u8]) -> Result<Option<&str>, Unusable> {
     Ok(Some(said))
 }
 
-/// The same for the name of a user. A name longer than [`TEXT_BYTES_MAX`] becomes its beginning
-/// and a number that distinguishes it ([`fitting`]).
+/// Reads the name of a user. A name longer than [`TEXT_BYTES_MAX`] becomes its beginning and a number that
+/// distinguishes it ([`fitting`]).
 ///
 /// # Errors
 /// Also if it looks like the kernel's name of a Unix socket's peer.

@@ -121,21 +121,21 @@ labels! {
     pub enum TlsCause {
         /// No known authority signed its certificate.
         Untrusted = "untrusted",
-        /// Its certificate is for another name.
+        /// The certificate is for another name.
         WrongName = "wrong_name",
-        /// Its certificate has expired.
+        /// The certificate has expired.
         Expired = "expired",
-        /// Its certificate is not valid yet.
+        /// The certificate is not valid yet.
         NotValidYet = "not_valid_yet",
-        /// Its certificate is wrong in another way.
+        /// The certificate is wrong in another way.
         BadCertificate = "bad_certificate",
-        /// It does not accept the client certificate, or requires one.
+        /// The server does not accept the client certificate, or requires one.
         ClientCertificate = "client_certificate",
-        /// It does not speak TLS.
+        /// The server does not speak TLS.
         NotTls = "not_tls",
-        /// It speaks TLS, and the config says that it does not.
+        /// The server speaks TLS, and the config says that it does not.
         SpeaksTls = "speaks_tls",
-        /// It has no version, suite or protocol in common with this sidecar.
+        /// The server has no version, suite or protocol in common with this sidecar.
         NothingInCommon = "nothing_in_common",
         /// The connection closed in the handshake.
         Closed = "closed",

@@ -104,7 +104,7 @@ options! {
 }
 
 impl TlsSection {
-    /// What these files hold, of a config without an error.
+    /// The contents of these files, of a config without an error.
     pub(crate) fn tls(&self, loaded: Arc<ServerConfig>) -> Tls {
         Tls {
             cert: self.cert.required(),
@@ -231,7 +231,7 @@ words! {
         /// The first byte decides: an upper-case letter is HTTP, 0x16 is TLS if there is a certificate,
         /// anything else the socket protocol.
         Auto = "auto",
-        /// One JSON array per connection.
+        /// The socket protocol: one JSON array per connection.
         Socket = "socket",
         /// HTTP/1.1.
         Http = "http",
@@ -260,7 +260,7 @@ words! {
 
     /// Whether a client on TLS needs a certificate.
     pub enum ClientAuth {
-        /// Nothing.
+        /// Clients are not asked for a certificate.
         Off = "off",
         /// A certificate is checked if there is one.
         Optional = "optional",
@@ -278,7 +278,7 @@ impl Listener {
 }
 
 impl Protocol {
-    /// What a client speaks whose first byte this is.
+    /// The dialect of a client whose first byte this is.
     #[must_use]
     pub fn dialect(self, first: u8) -> Dialect {
         match self {
@@ -328,11 +328,11 @@ pub struct Tls {
     pub key: PathBuf,
     /// The file of those who sign clients' certificates.
     pub client_ca: Option<PathBuf>,
-    /// What is asked of clients.
+    /// The certificate that clients are asked for.
     pub client_auth: ClientAuth,
     /// Whether a connection without TLS is turned away.
     pub required: bool,
-    /// What the files held when they were read.
+    /// The contents of the files when they were read.
     pub loaded: Arc<ServerConfig>,
     /// Why handshakes failed since then, as logged.
     pub failures: Arc<Causes>,

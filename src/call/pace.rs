@@ -5,12 +5,11 @@ use std::time::Duration;
 use tidegate_limits::Tokens;
 use tidegate_limits::pace::{BurstRatio, Pace, Rate};
 
-/// What the active pool holds at least. The gate's timer is late by up to a millisecond and a
-/// bit; what a smaller pool could not hold meanwhile would be given out at the pace of the
-/// ratio only.
+/// The least size of the active pool. The gate's timer is late by up to a millisecond and a bit; what a smaller
+/// pool could not hold meanwhile would be given out at the pace of the ratio only.
 const POOL_MIN: Duration = Duration::from_millis(2);
 
-/// What the calls cost that meet a pace, in tokens.
+/// The range of the costs of calls that meet a pace, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CostRange {
     /// The cheapest call that costs anything.

@@ -1,5 +1,4 @@
-//! What an operator says of a rate limit. The config, the API, the state file and the stage share
-//! these types.
+//! Settings of a rate limit by an operator. The config, the API, the state file and the stage share these types.
 //!
 //! [`Handling`] has every setting other than the size. It is also its form in the API and in the
 //! state file.
@@ -21,7 +20,7 @@ use crate::options::{Words, json, words};
 pub enum Allowance {
     /// All, and no other rate limit is asked.
     Exempt,
-    /// Those for which a bucket has tokens.
+    /// Calls pass for which a bucket has tokens.
     Bucket {
         /// The most tokens at once.
         burst: Burst,
@@ -106,7 +105,7 @@ handling! {
     /// Whether it delays calls.
     #[serde(with = "word", alias = "observe")]
     mode: BucketMode = json::choice;
-    /// What happens to a call without tokens.
+    /// The fate of a call without tokens.
     #[serde(with = "word", alias = "reject")]
     on_excess: OnExcess = json::choice;
     /// The order of its waiting calls.
@@ -142,9 +141,9 @@ mod word {
 /// The size of a new rate limit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Size {
-    /// That of a profile.
+    /// The size of a profile.
     Profile(Arc<str>),
-    /// This one.
+    /// The given size.
     Given(Allowance),
     /// From the usage of a caller.
     Derived(Derive),
@@ -164,9 +163,9 @@ pub struct Derive {
 /// A new rate limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewRateLimit {
-    /// Its name in metrics and in refusals; its id if absent.
+    /// The name in metrics and in refusals; the id if absent.
     pub label: Option<Label>,
-    /// Its size.
+    /// The size of the rate limit.
     pub size: Size,
     /// How it handles calls.
     pub handling: Handling,
@@ -190,9 +189,9 @@ impl NewRateLimit {
 /// A new size of a rate limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SizePatch {
-    /// That of a profile.
+    /// The size of a profile.
     Profile(Arc<str>),
-    /// None: it admits everything.
+    /// The rate limit admits every call.
     Exempt,
     /// A bucket; `None` keeps a value.
     Bucket {
@@ -213,9 +212,9 @@ pub enum SizePatch {
 /// A change of a rate limit; `None` keeps a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitPatch {
-    /// Its name in metrics and in refusals.
+    /// The name in metrics and in refusals.
     pub label: Option<Label>,
-    /// Its size.
+    /// The size of the rate limit.
     pub size: Option<SizePatch>,
     /// How it handles calls.
     pub handling: HandlingPatch,

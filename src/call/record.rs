@@ -1,4 +1,4 @@
-//! What is known of a call, from its first byte until it is reported.
+//! The facts of a call, from its first byte until it is reported.
 //!
 //! A [`Record`] is reported exactly once, when its last owner drops it. A call that is dropped anywhere
 //! on its way still gets its access line, as aborted.
@@ -29,7 +29,7 @@ labels! {
         Refused = "refused",
         /// Refused at its deadline.
         Expired = "expired",
-        /// Its client left first.
+        /// The client left first.
         Aborted = "aborted",
         /// Sent, and the backend failed.
         Failed = "failed",
@@ -43,11 +43,11 @@ pub struct Facts {
     pub id: u64,
     /// Where and when it arrived.
     pub origin: Origin,
-    /// What its client speaks.
+    /// The dialect of the client.
     pub dialect: Dialect,
-    /// Its function; a name from the table or the config, else `other`.
+    /// The function; a name from the table or the config, else `other`.
     pub function: Arc<str>,
-    /// Its final class; `none` if it was refused before it was a call.
+    /// The final class; `none` if it was refused before it was a call.
     pub class: Arc<str>,
     /// The userid that it is about.
     pub target: Option<Box<str>>,
@@ -71,11 +71,11 @@ pub struct Facts {
     pub reason: Option<Reason>,
     /// The limit that held it longest or refused it.
     pub limit: Option<Arc<str>>,
-    /// What it waited for in the queue, for each time in it.
+    /// The causes of the call's wait in the queue, for each time in it.
     pub delays: Delays,
     /// How it asked for its turn, if it did.
     pub asked: Option<AskedAs>,
-    /// What happened to it at the gate. Those of two tasks may be out of order.
+    /// The steps of the call at the gate. Those of two tasks may be out of order.
     pub steps: Steps,
     /// When it was admitted.
     pub admitted: Option<Timestamp>,
@@ -95,30 +95,30 @@ pub struct Facts {
     pub overall_rc: Option<i64>,
     /// The caller and the charge; `None` if it was not a request.
     pub claim: Option<Claim>,
-    /// What few calls have. 10,000 calls may wait, and most have no room for it.
+    /// Facts that few calls have. 10,000 calls may wait, and most have no room for it.
     pub rare: Option<Box<Rare>>,
 }
 
-/// What is known of few calls.
+/// Facts of few calls.
 #[derive(Clone, Debug, Default)]
 pub struct Rare {
     /// The call whose second send this is, by its id.
     pub retry_of: Option<u64>,
-    /// Its final charge, if it was settled.
+    /// The final charge, if it was settled.
     pub settled: Option<FinalCharge>,
-    /// What it drew from its quotas, unless that was given back.
+    /// The call's draws from quotas, unless they were given back.
     pub quotas: Vec<QuotaSpent>,
-    /// What the limits that only observe would have done to it; `None` if none does.
+    /// The decisions of the limits that only observe; `None` if none does.
     pub would: Option<Would>,
     /// The span of its client, if that is sampled and spans are kept.
     pub parent: Option<NonZeroU64>,
-    /// What the clients of a shared call waited for before another of them had its turn.
+    /// The wait of the clients of a shared call before another of them had its turn.
     pub earlier: Option<Delays>,
     /// Interim replies of the backend that the client has not got.
     interim: Vec<u8>,
 }
 
-/// That of most calls.
+/// The rare facts of most calls.
 static NOTHING: Rare = Rare {
     retry_of: None,
     settled: None,
@@ -130,8 +130,8 @@ static NOTHING: Rare = Rare {
 };
 
 impl Facts {
-    /// Those of a call that has just arrived. Until another verdict is set, it was aborted. Its id is
-    /// set by its record.
+    /// The facts of a call that has just arrived. Until another verdict is set, it was aborted. Its id is set by
+    /// its record.
     #[inline]
     #[must_use]
     pub fn begun(
@@ -174,13 +174,13 @@ impl Facts {
         }
     }
 
-    /// What few calls have.
+    /// Facts that few calls have.
     #[must_use]
     pub fn rare(&self) -> &Rare {
         self.rare.as_deref().unwrap_or(&NOTHING)
     }
 
-    /// The same, to change it.
+    /// Facts that few calls have, to change them.
     pub fn rare_mut(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
@@ -192,14 +192,14 @@ impl Facts {
         }
     }
 
-    /// What it drew from its quotas was given back.
+    /// Notes that the call's draws from quotas were given back.
     pub fn draws_no_quota(&mut self) {
         if let Some(rare) = &mut self.rare {
             rare.quotas.clear();
         }
     }
 
-    /// It drew what this call drew.
+    /// Copies the draws of this call.
     pub fn draws_as(&mut self, call: &Self) {
         let Rare {
             settled, quotas, ..
@@ -260,8 +260,8 @@ impl Facts {
         Some(self.admitted?.since(claim.at))
     }
 
-    /// Its cost: 0 if it got the answer of another call, else the final charge if it was settled,
-    /// else the estimate.
+    /// The cost of the call: 0 if it got the answer of another call, else the final charge if it was settled, else
+    /// the estimate.
     #[must_use]
     pub fn cost(&self) -> Option<TokenCount> {
         let estimated = self.claim.as_ref()?.cost;
@@ -318,7 +318,7 @@ impl Record {
         )
     }
 
-    /// The same, with all that is known already.
+    /// A record of the facts that are known already.
     // Inlined, because the facts of a call are large, and are then moved once.
     #[inline]
     #[must_use]

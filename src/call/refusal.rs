@@ -42,11 +42,11 @@ macro_rules! reasons {
 reasons! {
     /// The queue holds as many calls as it may.
     QueueFull: "queue_full", 503, SERVICE_UNAVAILABLE;
-    /// It waited until its deadline.
+    /// The call waited until its deadline.
     DeadlinePassed: "deadline_passed", 503, SERVICE_UNAVAILABLE;
-    /// Its limits open only after its deadline, so it was refused at once.
+    /// The call's limits open only after its deadline, so it was refused at once.
     DeadlineUnreachable: "deadline_unreachable", 503, SERVICE_UNAVAILABLE;
-    /// It asks for more than a limit ever allows.
+    /// The call asks for more than a limit ever allows.
     NeverPossible: "never_possible", 400, BAD_REQUEST;
     /// The proxy is stopping.
     Draining: "draining", 503, SERVICE_UNAVAILABLE;
@@ -70,11 +70,11 @@ reasons! {
     NoBackend: "no_backend", 501, NOT_IMPLEMENTED;
     /// A bug in the proxy.
     Internal: "internal", 500, INTERNAL_SERVER_ERROR;
-    /// Its caller's rate limit has no tokens to spare, and calls may not wait for it.
+    /// The rate limit of the caller has no tokens to spare, and calls may not wait for it.
     RateLimited: "rate_limited", 503, TOO_MANY_REQUESTS;
     /// The calls handed over have reached a bound on their number or bytes.
     TasksFull: "tasks_full", 503, SERVICE_UNAVAILABLE;
-    /// The same, for its caller.
+    /// The tasks of the call's caller have no room.
     CallerTasksFull: "caller_tasks_full", 503, TOO_MANY_REQUESTS;
     /// There is no such task, or it belongs to another client.
     TaskUnknown: "task_unknown", 404, NOT_FOUND;
@@ -90,11 +90,11 @@ reasons! {
     QuotaStoreAway: "quota_store_away", 503, SERVICE_UNAVAILABLE;
     /// The client took its reply too slowly while `max_slow_readers` other clients did.
     ClientSlow: "client_slow", 500, GATEWAY_TIMEOUT;
-    /// It would start after its deadline, as far as can be predicted, so it was refused at once.
+    /// The call would start after its deadline, as far as can be predicted, so it was refused at once.
     PredictedLate: "predicted_late", 503, SERVICE_UNAVAILABLE;
     /// There is no TLS with the backend, and it stays so until an operator acts.
     BackendTls: "backend_tls", 503, SERVICE_UNAVAILABLE;
-    /// Its client left, and the connection to the backend was closed for it.
+    /// The client left, and the connection to the backend was closed for it.
     ClientLeft: "client_left", 500, REQUEST_TIMEOUT;
 }
 
@@ -115,7 +115,7 @@ pub struct Refusal {
     pub limit: Option<Arc<str>>,
     /// When to come back, if that makes sense.
     pub retry_after: Option<Duration>,
-    /// One sentence for the reader of the answer; ASCII.
+    /// A sentence for the reader of the answer; ASCII.
     pub detail: Cow<'static, str>,
     /// The id of the refused call's access line; `None` until the call is known.
     pub call: Option<u64>,

@@ -10,8 +10,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 use super::{Link, PinnedConnection, Record, ReplyHead};
 
-/// What a backend replied. Every client can be given any reply: one on the socket protocol gets the body,
-/// one on HTTP gets the head too, or one that is made for it.
+/// A reply of a backend. Every client can be given any reply: one on the socket protocol gets the body, one on HTTP
+/// gets the head too, or one that is made for it.
 pub struct Reply {
     /// The head of an HTTP backend's response; none from the socket backend.
     pub head: Option<Box<ReplyHead>>,
@@ -39,7 +39,7 @@ impl Reply {
         Self::with_head(Box::new(head.into()), body)
     }
 
-    /// The same in two parts.
+    /// A reply from its head and its body.
     #[must_use]
     pub fn with_head(head: Box<ReplyHead>, body: ReplyBody) -> Self {
         let head = Some(head);
@@ -75,7 +75,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Its size.   bytes
+    /// The size of the answer.   bytes
     #[must_use]
     pub fn bytes(&self) -> usize {
         let headers = self.head.as_ref().map_or(0, |head| head.headers.size());
@@ -182,7 +182,7 @@ pub struct Tunnel {
     pub first: Bytes,
     /// The slot. The connection is the call, so dropping both ends it.
     pub slot: Box<dyn Send>,
-    /// What happened.
+    /// The record of the call.
     pub record: Arc<Record>,
 }
 

@@ -14,14 +14,14 @@ use super::{Dialect, ForwardedFields, Head, Identity, OnClientLeft, PinnedConnec
 /// The origin of a call.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// Its identity.
+    /// The identity of the client.
     pub identity: Arc<Identity>,
     /// When its clock started: with the last byte of its request, or of the part of a large body
     /// that is read before the call queues.
     pub arrived: Timestamp,
 }
 
-/// One whole request, as a protocol passes it on.
+/// A whole request, as a protocol passes it on.
 #[derive(Debug)]
 pub struct Request {
     /// Where and when it arrived.
@@ -30,11 +30,11 @@ pub struct Request {
     pub message: Message,
 }
 
-/// What a client asks, and what is sent to a backend, in the protocol of either. A TCP connection
-/// asks nothing: it is passed on.
+/// A request of a client in its protocol, or in that of the backend. A TCP connection asks nothing: it is passed
+/// on.
 #[derive(Debug)]
 pub enum Message {
-    /// One array of the socket protocol.
+    /// An array of the socket protocol.
     Socket(Box<ArrayCall>),
     /// An HTTP request.
     Http(Box<HttpCall>),
@@ -50,7 +50,7 @@ impl Message {
         }
     }
 
-    /// Its size while it waits.   bytes
+    /// The size while the message waits.   bytes
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -65,14 +65,14 @@ impl Message {
 pub struct HttpCall {
     /// Method, target, headers.
     pub head: Arc<Head>,
-    /// What its connection says of its client, which is sent in place of what the client says. `None` if the head
-    /// is sent as it came.
+    /// The fields that name the client, from its connection, which are sent in place of what the client sends.
+    /// `None` if the head is sent as it came.
     pub forwarded: Option<Arc<ForwardedFields>>,
     /// The body.
     pub body: RequestBody,
     /// Set if this is an array of the socket protocol over HTTP: a `POST /` with it as the body.
     pub array: Option<Box<ArrayCall>>,
-    /// What becomes of it when its client leaves, if its route says so.
+    /// The fate of the call when its client leaves, if its route says so.
     pub on_client_left: Option<OnClientLeft>,
     /// The backend connection that its client has logged in.
     pub pinned: Option<PinnedConnection>,

@@ -18,7 +18,7 @@ use super::OnClientLeft;
 use crate::options::words;
 
 words! {
-    /// What kind of server is behind, and with that what is known of it before the config says anything.
+    /// The kind of the server behind, and with that what is known of it before the config says anything.
     #[derive(Default, Hash)]
     pub enum BackendKind {
         /// The z/VM SDK server: its functions and routes are known.
@@ -42,7 +42,7 @@ impl BackendKind {
         self == Self::Http
     }
 
-    /// What becomes of its calls when their client leaves, unless the config says otherwise. The work of the z/VM SDK
+    /// The fate of its calls when their client leaves, unless the config says otherwise. The work of the z/VM SDK
     /// server goes on, whatever happens to its connection.
     #[must_use]
     pub fn on_client_left(self) -> OnClientLeft {
@@ -58,7 +58,7 @@ impl BackendKind {
         self == Self::Zvm
     }
 
-    /// Its functions, by name.
+    /// The functions of the server, by name.
     #[must_use]
     pub fn functions(self) -> &'static [Function] {
         match self {
@@ -76,7 +76,7 @@ impl BackendKind {
         }
     }
 
-    /// Its routes. The first that matches counts.
+    /// The routes of the server. The first that matches counts.
     #[must_use]
     pub fn routes(self) -> &'static [RouteRow] {
         match self {
@@ -85,7 +85,7 @@ impl BackendKind {
         }
     }
 
-    /// What a request asks for.
+    /// The function that a request asks for.
     #[must_use]
     pub fn route<'a>(self, method: &str, path: &'a str) -> RouteMatch<'a> {
         match self {

@@ -1,4 +1,4 @@
-//! What the scheduler was told about a call, and what it decided, each with its instant: with these
+//! Steps of a call: the input to the scheduler about a call, and its decisions, each with its instant: with these
 //! steps, a replay of the log takes the same decisions again.
 
 use std::sync::Arc;
@@ -17,9 +17,9 @@ pub struct AskedAs {
     pub destination: Destination,
     /// The name of the class in which it was submitted.
     pub class: Arc<str>,
-    /// Its caller's turns for one turn of an ordinary caller.
+    /// The caller's turns for one turn of an ordinary caller.
     pub weight: Weight,
-    /// What it draws when it is admitted.
+    /// The tokens that the call draws when it is admitted.
     pub tokens: Tokens,
     /// The bucket that it is charged to.
     pub bucket: Option<BucketId>,
@@ -29,7 +29,7 @@ pub struct AskedAs {
     pub deadline: Timestamp,
 }
 
-/// One step of a call at the gate.
+/// A step of a call at the gate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     /// The instant of the scheduler.
@@ -38,44 +38,44 @@ pub struct Step {
     pub what: What,
 }
 
-/// What the scheduler was told about a call, or decided.
+/// The input or the decision of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
-    /// It asked for its turn.
+    /// The call asked for its turn.
     Asked,
-    /// It was set aside until then, for a time that was drawn at random.
+    /// The call was set aside until then, for a time that was drawn at random.
     Postponed(Timestamp),
-    /// It has another class while it waits. Boxed, because it is rare, and each step has room for it.
+    /// The call has another class while it waits. Boxed, because it is rare, and each step has room for it.
     Class(Box<Arc<str>>),
-    /// It has another deadline while it waits.
+    /// The call has another deadline while it waits.
     Deadline(Timestamp),
-    /// It waits without a bound.
+    /// The call waits without a bound.
     NoDeadline,
-    /// It is charged to another bucket while it waits.
+    /// The call is charged to another bucket while it waits.
     Bucket(BucketId),
-    /// It is no longer charged to a bucket.
+    /// The call is no longer charged to a bucket.
     NoBucket,
-    /// Its turn came.
+    /// The call was admitted.
     Admitted,
-    /// Its bytes left for the backend.
+    /// The bytes of the call left for the backend.
     Sent,
     /// The first byte of its reply came.
     Replied,
-    /// It could not be sent, and waits again.
+    /// The call could not be sent, and waits again.
     Requeued,
-    /// It was admitted and never sent. What it drew came back.
+    /// The call was admitted and never sent. What it drew came back.
     GivenBack,
-    /// It ended.
+    /// The call ended.
     Ended(Outcome),
-    /// It ended, with this actual cost.
+    /// The call ended, with this actual cost.
     EndedAt(Outcome, Tokens),
-    /// It was refused when it asked.
+    /// The call was refused when it asked.
     Refused,
-    /// It was refused while it waited.
+    /// The call was refused while it waited.
     Expired,
-    /// Its client left while it waited.
+    /// The client left while the call waited.
     Left,
-    /// It was refused because the process ends.
+    /// The call was refused because the process ends.
     Evicted,
 }
 
@@ -151,7 +151,7 @@ impl What {
         to.map_or(Self::NoBucket, Self::Bucket)
     }
 
-    /// It ended, with its actual cost if that was measured.
+    /// The step of a call's end, with its actual cost if that was measured.
     #[must_use]
     pub fn ended(outcome: Outcome, measured: Option<Tokens>) -> Self {
         match measured {
@@ -160,7 +160,7 @@ impl What {
         }
     }
 
-    /// Its word in the access line.
+    /// The word of the step in the access line.
     #[must_use]
     pub const fn word(&self) -> Word {
         match self {

@@ -13,7 +13,7 @@ const TRACEPARENT: &str = "traceparent";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceId(NonZeroU128);
 
-/// What a client says about the trace of a call.
+/// The trace of a call, as its client sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// The trace.

@@ -1,11 +1,11 @@
-//! What the limits that only observe would have done to a call.
+//! Decisions of the limits that only observe, for a call.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::scheduler::RefusalReason;
 
-/// What would have happened to a call if every limit held calls.
+/// The decisions about a call if every limit held calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Would {
     /// How long it would have waited, from its first question until its turn or its refusal. While
@@ -24,7 +24,7 @@ pub enum WouldEnd {
     Runs,
     /// With a refusal.
     Refused(RefusalReason),
-    /// Its client left first, limits no longer observe, or the process ended.
+    /// The client left first, limits no longer observe, or the process ended.
     Left,
     /// Not yet: the call has ended, and would still wait.
     Waits,

@@ -1,4 +1,4 @@
-//! What operators change while the proxy runs. Whatever is refused has changed nothing.
+//! Changes by operators while the proxy runs. Whatever is refused has changed nothing.
 
 use std::sync::Arc;
 

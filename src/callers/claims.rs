@@ -1,4 +1,4 @@
-//! What a call is counted for and charged to, and what it turns out to cost.
+//! Claims of calls: the callers that count a call, its charge, and its final cost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ impl Callers {
         });
     }
 
-    /// What a call of this identity would be charged to if it came now. Nothing is counted.
+    /// The charge that a call of this identity would have if it came now. Nothing is counted.
     #[must_use]
     pub fn charged(&self, identity: &Identity) -> Charged {
         self.lock().would_charge(identity)
@@ -149,7 +149,7 @@ impl Callers {
 }
 
 impl State {
-    /// What a call of this identity would be charged to. Nothing is counted.
+    /// The charge that a call of this identity would have. Nothing is counted.
     fn would_charge(&mut self, identity: &Identity) -> Charged {
         self.table.classify(&seen(identity), &mut self.matches);
         charged_to(&self.rate_limits, &self.matches).map_or(Charged::Nothing, charge)

@@ -49,7 +49,7 @@ pub enum Error {
         /// The caller.
         caller: CallerId,
     },
-    /// Nothing can be derived from nothing.
+    /// No limit can be derived without usage.
     #[error("caller: {0} used no token in that time; wait, or give burst and fill")]
     NothingUsed(CallerId),
     /// More functions than can be told apart.

@@ -48,10 +48,10 @@ tidegate_runtime::metrics! {
     }
 }
 
-/// What a rate limit did to one call that was charged to it.
+/// The effect of a rate limit on one call that was charged to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge<'a> {
-    /// Its label.
+    /// The label of the rate limit.
     pub limiter: &'a str,
     /// How long the call waited, if it was admitted.
     pub waited: Option<Duration>,
@@ -64,7 +64,7 @@ pub struct Charge<'a> {
 /// A snapshot of one rate limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimiterNow {
-    /// Its label.
+    /// The label of the rate limit.
     pub limiter: Box<str>,
     /// Tokens in its bucket; below zero in debt.
     pub tokens: f64,
@@ -72,7 +72,7 @@ pub struct LimiterNow {
     pub queued: u64,
     /// Calls so far that it would have delayed, if it did not only observe.
     pub would_have_delayed: u64,
-    /// Its pace, if it is a paced one.
+    /// The pace of the rate limit, if it is a paced one.
     pub pace: Option<PacerNow>,
 }
 

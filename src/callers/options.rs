@@ -150,7 +150,7 @@ impl CostsSection {
         self.default.sound && self.functions.sound
     }
 
-    /// What calls cost.
+    /// The costs of calls.
     pub(crate) fn costs(&self) -> Costs {
         let functions = self.functions.value.iter();
         Costs {
@@ -214,7 +214,7 @@ fn groups() -> Kind<Vec<Group>> {
 const MATCH_CURE: &str = "write it as a table, such as { user = \"nova\" }, with any of user, \
                           originator, ip, user_agent, listener";
 
-/// One table of patterns, or several.
+/// A kind of option: one table of patterns, or several.
 fn patterns() -> Kind<Vec<Pattern>> {
     let read = |node: &Node| {
         let tables = match &node.value {
@@ -299,7 +299,7 @@ fn pattern_mistake(wrong: &PatternError, table: &Table, node: &Node) -> Mistake 
     }
 }
 
-/// What to write instead of an unknown field.
+/// The cure for an unknown field.
 fn field_cure(key: &str) -> String {
     match key {
         // What the fields are called where this design comes from.

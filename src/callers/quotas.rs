@@ -1,4 +1,4 @@
-//! Which quotas a call draws from, and with which key.
+//! The quotas that a call draws from, and with which key.
 //!
 //! Sidecars share a quota by its key, so each of them must derive the same key from the same call.
 //! A key is therefore made of names, never of numbers that one sidecar assigned.

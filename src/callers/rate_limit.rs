@@ -19,10 +19,10 @@ use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 /// The most rate limits; each is a label value in the metrics.
 pub const RATE_LIMITS_MAX: usize = 1024;
 
-/// What has a quota of its own.
+/// The unit that has a quota of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuotaBy {
-    /// One for all calls.
+    /// All calls share a quota.
     Total,
     /// Each function; or only this one, and calls of others meet none.
     Function(Option<Arc<str>>),
@@ -35,13 +35,13 @@ pub enum QuotaBy {
 /// A named size of rate limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Its name.
+    /// The name of the profile.
     pub name: Arc<str>,
     /// How much it lets through.
     pub allowance: Allowance,
 }
 
-/// What a rate limit says.
+/// The rule of a rate limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// How much it lets through.
@@ -67,27 +67,27 @@ impl Rule {
 /// Where a rate limit comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadeBy {
-    /// It stands in the config, which alone can change it.
+    /// The rate limit is in the config, and only the config can change it.
     Config,
-    /// It was made through the API.
+    /// The rate limit was made through the API.
     Api,
 }
 
 /// A rate limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// Its number.
+    /// The number of the rate limit.
     pub id: RateLimitId,
-    /// Its label, also in metrics; its number without a label.
+    /// The label, also in metrics; its number without a label.
     pub label: Arc<str>,
     /// Where it comes from.
     pub made_by: MadeBy,
-    /// What it says.
+    /// The rule of the rate limit.
     pub rule: Rule,
 }
 
 impl RateLimit {
-    /// Its name in refusals, logs and metrics of limits.
+    /// The name in refusals, logs and metrics of limits.
     #[must_use]
     pub fn name(&self) -> Arc<str> {
         format!("{RATE_LIMIT_PREFIX}{}", self.label).into()
@@ -102,7 +102,7 @@ impl RateLimit {
         }
     }
 
-    /// Its bucket; none if it lets everything through. `costs` is what calls cost.
+    /// The bucket of the rate limit; `None` if it admits every call. `costs` is what calls cost.
     pub(super) fn bucket(&self, settles: bool, costs: CostRange) -> Option<BucketRule> {
         let limit = match self.rule.allowance {
             Allowance::Exempt => return None,
@@ -121,8 +121,7 @@ impl RateLimit {
     }
 }
 
-/// What is to be done to the scheduler's buckets after a change of the rate limits; in the
-/// order given.
+/// A change of the scheduler's buckets after one of the rate limits; to be made in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BucketChange {
     /// Make it, or change it in place.

@@ -1,4 +1,4 @@
-//! What survives a restart: callers, rate limits and costs; of what was counted, the totals.
+//! State that survives a restart: callers, rate limits and costs; of the counts, the totals.
 
 use tidegate_callers::{CallerId, CallerRow, LastCall, Usage, UsageTally};
 use tidegate_limits::Timestamp;
@@ -7,7 +7,7 @@ use super::rate_limit::RateLimit;
 use super::{Account, Callers, State};
 use crate::call::costs::Costs;
 
-/// What is kept from one run to the next.
+/// The state that is kept from one run to the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
     /// Every row of the table.
@@ -18,7 +18,7 @@ pub struct Saved {
     pub rate_limits: Vec<RateLimit>,
     /// How many rate limits there have been: no id is given twice.
     pub rate_limits_made: u32,
-    /// What calls cost, if that was said through the API.
+    /// The costs of calls, if they were set through the API.
     pub costs: Option<Costs>,
 }
 
@@ -27,13 +27,13 @@ pub struct Saved {
 pub struct SavedRow {
     /// The row.
     pub caller: CallerRow,
-    /// What it has used in all.
+    /// The usage in all.
     pub total: UsageTally,
 }
 
 impl Callers {
-    /// What is to be kept. `moment` says a time of this run as a number that grows from run to
-    /// run, such as seconds since 1970.
+    /// The state to keep. `moment` says a time of this run as a number that grows from run to run, such as seconds
+    /// since 1970.
     #[must_use]
     pub fn saved(&self, moment: impl Fn(Timestamp) -> u64) -> Saved {
         let state = self.lock();

@@ -22,7 +22,7 @@ pub struct Settings {
     pub quotas: Vec<Quota>,
     /// Named sizes of rate limits.
     pub profiles: Vec<Profile>,
-    /// What calls cost.
+    /// The costs of calls.
     pub costs: Costs,
     /// Functions with statistics of their own.
     pub functions: Vec<Arc<str>>,
@@ -33,7 +33,7 @@ pub struct Settings {
     pub state_file: Option<PathBuf>,
 }
 
-/// One `[[caller]]`.
+/// A `[[caller]]` of the config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticCaller {
     /// The caller, without its rate limit.
@@ -42,12 +42,12 @@ pub struct StaticCaller {
     pub rate_limit: Option<Arc<str>>,
 }
 
-/// One `[[rate_limit]]`.
+/// A `[[rate_limit]]` of the config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticRateLimit {
-    /// Its name, by which a reload finds it again.
+    /// The name, by which a reload finds the rate limit again.
     pub name: Arc<str>,
-    /// What it says.
+    /// The rule of the rate limit.
     pub rule: Rule,
 }
 
@@ -57,8 +57,8 @@ pub const QUOTAS_MAX: usize = 8;
 /// A quota, as far as a claim needs to know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Its name in refusals, logs and metrics, which begins with `rate_limit:`.
+    /// The name in refusals, logs and metrics, which begins with `rate_limit:`.
     pub name: Arc<str>,
-    /// What has a quota of its own.
+    /// The unit that has a quota of its own.
     pub by: QuotaBy,
 }

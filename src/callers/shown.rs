@@ -1,5 +1,5 @@
-//! What operators may see of callers, rate limits and costs. Each look takes the lock for one
-//! row only, so that no list holds up a call.
+//! Callers, rate limits and costs, as operators may see them. Each look takes the lock for one row only, so that no
+//! list holds up a call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::call::costs::{Costs, SuggestedCost};
 /// A caller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallerNow {
-    /// Its row.
+    /// The row of the caller.
     pub row: CallerRow,
-    /// What it has used.
+    /// The usage of the caller.
     pub usage: UsageNow,
 }
 
@@ -35,16 +35,16 @@ pub struct RateLimitNow {
     pub callers: Vec<CallerId>,
 }
 
-/// What a group has used.
+/// The usage of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupNow {
-    /// Its name.
+    /// The name of the group.
     pub group: Group,
     /// Callers in it.
     pub callers: u32,
-    /// Its calls that have ended.
+    /// The number of its calls that have ended.
     pub calls: u64,
-    /// What those of them that were let through cost in the end.
+    /// The final cost of those that were admitted.
     pub tokens: TokenCount,
 }
 
@@ -61,14 +61,14 @@ pub struct Registered {
     pub evicted: u64,
 }
 
-/// What a dry run finds.
+/// The result of a dry run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Classified {
     /// Every caller that a call would be counted for, the most specific first.
     pub matches: Vec<Match>,
-    /// What it would be charged to.
+    /// The charge that the call would have.
     pub charged: Charged,
-    /// What it would be estimated to cost.
+    /// The estimated cost that the call would have.
     pub cost: TokenCount,
 }
 
@@ -86,7 +86,7 @@ impl Callers {
         ids.filter_map(|id| self.get(now, id).ok()).collect()
     }
 
-    /// One caller.
+    /// The state of a caller.
     ///
     /// # Errors
     /// If there is none of that id.
@@ -100,7 +100,7 @@ impl Callers {
         })
     }
 
-    /// What a group has used.
+    /// The usage of a group.
     #[must_use]
     pub fn group_usage(&self, now: Timestamp, group: &str) -> Option<UsageNow> {
         let state = self.lock();
@@ -174,7 +174,7 @@ impl Callers {
         limits.collect()
     }
 
-    /// One rate limit. Asks every row.
+    /// The state of a rate limit. Asks every row.
     ///
     /// # Errors
     /// If there is none of that id.
@@ -201,13 +201,13 @@ impl Callers {
         self.lock().profiles.clone()
     }
 
-    /// What calls cost.
+    /// The costs of calls.
     #[must_use]
     pub fn costs(&self) -> Costs {
         self.lock().costs.clone()
     }
 
-    /// What functions that were called within the latest day should cost.
+    /// The suggested costs of functions that were called within the latest day.
     #[must_use]
     pub fn suggested_costs(&self, now: Timestamp) -> Vec<SuggestedCost> {
         let state = self.lock();

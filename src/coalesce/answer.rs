@@ -1,4 +1,4 @@
-//! Which replies can be given to several clients, and which are worth keeping.
+//! Replies that can be given to several clients, and those worth keeping.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::call::{Answer, Dialect, Headers, Refusal, Reply, ReplyBody};
 pub(super) enum Given {
     /// All that asked the same.
     Shared(Result<Answer, Refusal>),
-    /// One: the reply is not here as a whole, or is meant for one client.
+    /// The reply goes to one client: it is not here as a whole, or is meant for one client.
     Once(Reply),
 }
 

@@ -1,4 +1,4 @@
-//! What makes two reads identical, and which reads can be compared.
+//! Keys of reads: when two reads are identical, and which reads can be compared.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ static NEVER_SHARED: [HeaderName; 8] = [
     header::IF_RANGE,
 ];
 
-/// Which headers distinguish reads.
+/// The headers that distinguish reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Apart {
     /// Headers that an answer of a function of the table can depend on.
@@ -123,7 +123,7 @@ impl Key {
         })
     }
 
-    /// Its size in bytes.
+    /// The size in bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }

@@ -1,4 +1,4 @@
-//! Which reads wait for which call, and which answers are kept. Pure: `now` is an argument.
+//! The reads that wait for each call, and the answers that are kept. Pure: `now` is an argument.
 //!
 //! A call under way is in the index as long as reads may join it. A write takes it out, and the
 //! call continues for the reads that already wait. Removed values are returned, so that they are
@@ -68,15 +68,15 @@ struct Kept {
     used: u64,
 }
 
-/// What exists for a read.
+/// The result of looking a read up.
 pub(super) enum Found {
     /// A kept answer, and its moment.
     Kept(Arc<Answer>, Timestamp),
     /// An identical call under way.
     Running(CallId),
-    /// Nothing. The key is for the new call.
+    /// No call is under way, and no answer is kept. The key is for the new call.
     Free(Arc<Key>),
-    /// Nothing, and no room.
+    /// No call is under way, no answer is kept, and there is no room.
     Full,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Begun {
     pub(super) admit: watch::Sender<bool>,
 }
 
-/// What the waiting reads need of a call.
+/// The needs of the waiting reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The earliest deadline: then a read must be refused.
@@ -111,9 +111,9 @@ pub(super) struct Ended {
 /// A read that waits for a call, as a payer.
 #[derive(Debug)]
 pub struct Client {
-    /// What it draws from.
+    /// The payer that the client draws from.
     pub payer: Payer,
-    /// Its record.
+    /// The record of the client's call.
     pub record: Arc<Record>,
 }
 
@@ -147,7 +147,7 @@ pub(super) struct SharedCalls {
     calls: HashMap<CallId, Call>,
     /// Kept answers, in the order of their age.
     kept: BTreeMap<(Timestamp, CallId), Arc<Key>>,
-    /// The same, in the order of their last use.
+    /// The kept answers in the order of their last use.
     by_use: BTreeMap<u64, Arc<Key>>,
     /// Bytes of these.
     kept_bytes: usize,
@@ -244,7 +244,7 @@ impl SharedCalls {
         Some(seat)
     }
 
-    /// What the waiting reads need; `None` if no read waits.
+    /// The needs of the waiting reads; `None` if no read waits.
     pub(super) fn wanted(&self, id: CallId) -> Option<Wanted> {
         let seats = &self.calls.get(&id)?.seats;
         let deadlines = || seats.values().map(|seat| seat.deadline);

@@ -28,7 +28,7 @@ pub struct SharedCall {
     /// Until the call ends.
     record: Option<Arc<Record>>,
     observer: Arc<SharedObserver>,
-    /// Which headers distinguish its clients' requests from others.
+    /// The headers that distinguish its clients' requests from others.
     apart: Apart,
 }
 
@@ -78,7 +78,7 @@ impl SharedCall {
         self.begun.changed.notified()
     }
 
-    /// What the waiting reads need of the call; `None` if no read waits.
+    /// The needs of the waiting reads; `None` if no read waits.
     #[must_use]
     pub fn wanted(&self) -> Option<Wanted> {
         lock(&self.shared.store).wanted(self.begun.id)
@@ -316,7 +316,7 @@ fn share(facts: &Facts, own: &mut Facts) {
     own.shared = true;
 }
 
-/// What is reported of every read that gets the answer of a call.
+/// Fills in the facts of a read that gets the answer of a call.
 fn answered(facts: &Facts, own: &mut Facts) {
     own.admitted = facts.admitted;
     own.answered = facts.answered;

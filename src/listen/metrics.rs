@@ -30,7 +30,7 @@ impl ConnectionMetrics {
         OpenConnection::counted(self.connections(listener))
     }
 
-    /// The same, for the listener of one accept loop. It may have another name since a reload.
+    /// Counts a connection for the listener of one accept loop. It may have another name since a reload.
     #[must_use]
     pub fn opened_at(&self, known: &mut LookedUp, listener: &Arc<str>) -> OpenConnection {
         let (_, open) = match &mut known.0 {

@@ -30,7 +30,7 @@ pub struct Threads {
     start: Start,
 }
 
-/// Those beside the thread that accepts.
+/// The threads beside the one that accepts.
 struct Beside {
     /// How many there may be.
     most: usize,

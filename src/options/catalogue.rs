@@ -7,13 +7,13 @@ use std::fmt::Write as _;
 use super::kind::Example;
 use super::nearest::nearest;
 
-/// What is known of an option before a config is read.
+/// The definition of an option, before a config is read.
 pub(crate) struct Definition {
     /// In words, with the unit first.
     pub(crate) allowed: String,
-    /// What it is for, and why one would change it.
+    /// The purpose of the option, and why one would change it.
     pub(crate) text: &'static str,
-    /// Its second name, and what is allowed there, in words.
+    /// The second name, and what is allowed there, in words.
     pub(crate) alias: Option<(&'static str, String)>,
     /// In TOML.
     pub(crate) default: Option<String>,
@@ -26,7 +26,7 @@ pub(crate) struct Definition {
 /// A section and its options, in the order of their definitions.
 #[derive(Default)]
 pub(super) struct About {
-    /// Its path: `coordinate.limit`. Empty for the top of the file.
+    /// The path of the section: `coordinate.limit`. Empty for the top of the file.
     path: String,
     text: &'static str,
     /// Whether there can be several.
@@ -258,7 +258,7 @@ impl Definition {
         self.alias.as_ref().map(|(key, _)| *key)
     }
 
-    /// What the example shows: whether in a comment, and the value.
+    /// The line of the example: whether in a comment, and the value.
     fn line(&self, is_aside: bool) -> (&'static str, &str) {
         let default = || {
             self.default

@@ -9,7 +9,7 @@ use super::problem::Problem;
 use super::shown::{quoted, shortened};
 use super::tree::{Node, Table, Value, of_value};
 
-/// What every variable of ours begins with.
+/// The prefix of every variable of ours.
 const PREFIX: &str = "TIDEGATE_";
 
 /// Segments of a path that a variable may name; more than any option has.
@@ -113,7 +113,7 @@ fn is_of_kubernetes(name: &str, value: &str) -> bool {
     words.windows(2).any(is_service) || words.windows(3).any(is_port) || is_address()
 }
 
-/// One step of a variable's path.
+/// A step of a variable's path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Segment {
     Index(usize),

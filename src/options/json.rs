@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::Words;
 
-/// What a value is instead of what was wanted.
+/// Describes a value that is not what was wanted.
 pub(crate) fn wrong(wanted: &str, given: &Value) -> String {
     let kind = match given {
         Value::Null => "null",
@@ -35,7 +35,7 @@ pub(crate) fn flag_or_null(given: &Value) -> Result<Option<bool>, String> {
     (!given.is_null()).then(|| flag(given)).transpose()
 }
 
-/// One word of a few.
+/// Reads one word of a few.
 pub(crate) fn choice<T: Words>(given: &Value) -> Result<T, String> {
     one_of(text(given)?)
 }

@@ -27,7 +27,7 @@ pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// What was wrong with a value, and what would be right.
+/// A mistake in a value, and its cure.
 #[derive(Debug)]
 pub struct Mistake {
     /// The mistake itself: what is wrong with the value.
@@ -53,7 +53,7 @@ impl Mistake {
         Self::new(format!("{} is {is}", node.in_words()), cure)
     }
 
-    /// The same, about one part of the value. An empty key is the key of the whole value.
+    /// The mistake, about one part of the value. An empty key is the key of the whole value.
     pub fn in_part(self, key: &str, place: &Place) -> Self {
         let part = Some(At::new(shortened(key), place));
         Self { part, ..self }
@@ -102,19 +102,19 @@ impl<T: 'static> Kind<T> {
         }
     }
 
-    /// The same values, which count this: `threads`, `tokens per second`.
+    /// Names the unit that the values count: `threads`, `tokens per second`.
     pub fn of(self, unit: &str) -> Self {
         let allowed = format!("{unit}, {}", self.allowed);
         Self { allowed, ..self }
     }
 
-    /// The same values, described by other words.
+    /// Describes the values by other words.
     pub fn described(self, allowed: impl Into<String>) -> Self {
         let allowed = allowed.into();
         Self { allowed, ..self }
     }
 
-    /// The same values as another type.
+    /// Converts the values to another type.
     pub fn map<U: 'static>(
         self,
         to: impl Fn(T) -> U + 'static,
@@ -164,10 +164,10 @@ impl<T: 'static> Kind<T> {
     }
 }
 
-/// What the example of a config shows of an option.
+/// The value of an option in the example of a config.
 #[derive(Clone, Copy)]
 pub enum Example {
-    /// Its default.
+    /// The example shows the default.
     Default,
     /// A value, in a comment.
     Aside(&'static str),
@@ -181,11 +181,11 @@ pub struct Alias<T> {
     pub(crate) kind: Kind<T>,
 }
 
-/// One option: its kind, and everything about it but its name, its type and its text.
+/// An option: its kind, and everything about it but its name, its type and its text.
 pub struct Opt<T> {
     pub(crate) kind: Kind<T>,
     pub(crate) default: T,
-    /// Its name in the config, where that is not the name of its field.
+    /// The name in the config, where that is not the name of its field.
     pub key: Option<&'static str>,
     pub(crate) alias: Option<Alias<T>>,
     pub(crate) example: Example,
@@ -196,7 +196,7 @@ pub struct Opt<T> {
 }
 
 impl<T> Opt<T> {
-    /// Its name in the config, where that is not the name of its field.
+    /// Sets the name in the config, where that is not the name of its field.
     pub fn key(self, key: &'static str) -> Self {
         let key = Some(key);
         Self { key, ..self }
@@ -240,7 +240,7 @@ pub trait Words: Copy + PartialEq + 'static {
     }
 }
 
-/// One word of a few.
+/// A kind of one word of a few.
 pub fn choice<T: Words>() -> Kind<T> {
     let list: Vec<_> = T::WORDS.iter().map(|(word, _)| quoted(word)).collect();
     let allowed = list.join(" | ");
@@ -420,7 +420,7 @@ pub fn function_name(name: &str) -> Result<(), Mistake> {
     Ok(())
 }
 
-/// The same, as a kind.
+/// A kind of option that is the name of a function.
 pub fn function<T: Display + for<'a> From<&'a str> + 'static>() -> Kind<T> {
     text("the name of a function", "guest_list", |given| {
         function_name(given).map(|()| given.into())
@@ -485,7 +485,7 @@ pub fn list<T: 'static>(max: usize, example: &'static str, one: Kind<T>) -> Kind
     })
 }
 
-/// The same, without a value twice.
+/// A kind of list without a value twice.
 pub fn distinct<T: PartialEq + 'static>(kind: Kind<Vec<T>>) -> Kind<Vec<T>> {
     let read = kind.read;
     Kind {

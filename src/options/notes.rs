@@ -1,4 +1,4 @@
-//! What is noted while a config is read and checked: every mistake, with its place.
+//! Notes that are taken while a config is read and checked: every mistake, with its place.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -38,7 +38,7 @@ impl Place {
 /// The path and the place of an option.
 #[derive(Clone, Debug, Default)]
 pub struct At {
-    /// Its path: `listen[0].bind`.
+    /// The path of the place: `listen[0].bind`.
     pub key: String,
     /// The place in the file or in the environment.
     pub place: Place,
@@ -106,8 +106,8 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// The same, for a repaired form of a file, which has the same lines: places are those of
-    /// the file. `added` are the bytes that the file does not have, in their order.
+    /// The lines of a repaired form of a file, which has the same lines: places are those of the file. `added` are
+    /// the bytes that the file does not have, in their order.
     pub(crate) fn repaired(text: &'a str, file: &'a str, added: &'a [usize]) -> Self {
         Self {
             file: Some((file, starts(file))),

@@ -24,7 +24,7 @@ pub enum Severity {
     Warning,
 }
 
-/// One mistake.
+/// A mistake of a config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// How bad it is.
@@ -33,9 +33,9 @@ pub struct Problem {
     pub place: Place,
     /// The path of the key, such as `limits.window`; empty where the TOML itself is broken.
     pub key: String,
-    /// What was wrong.
+    /// The fault.
     pub message: String,
-    /// What would be right.
+    /// The cure.
     pub cure: String,
 }
 
@@ -73,7 +73,7 @@ impl Problems {
         self.iter().any(|p| p.severity == Severity::Error)
     }
 
-    /// One mistake as plain text: a line with place and key, and a `help:` line.
+    /// A mistake as plain text: a line with place and key, and a `help:` line.
     #[must_use]
     pub fn plain(&self, problem: &Problem) -> String {
         let Self { origin, .. } = self;
@@ -167,7 +167,7 @@ impl Problem {
         }
     }
 
-    /// What was wrong and what would be right, in one line.
+    /// The fault and the cure, in one line.
     #[must_use]
     pub fn text(&self) -> String {
         format!("{}; {}", self.subject(), self.cure)

@@ -45,12 +45,12 @@ impl Mark {
         }
     }
 
-    /// Its name in the config, without the section: the one that the operator gave, if it has two.
+    /// The name in the config, without the section: the one that the operator gave, if it has two.
     pub fn name(&self) -> &str {
         self.at.key.rsplit('.').next().unwrap_or_default()
     }
 
-    /// Its place.
+    /// The place of the mark.
     pub fn at(&self) -> At {
         self.at.clone()
     }
@@ -140,7 +140,7 @@ impl<T> Setting<Option<T>> {
     }
 }
 
-/// What is read from one section of a config: a struct of options, or several of them.
+/// Values that are read from one section of a config: a struct of options, or several of them.
 pub trait Options {
     /// Takes its options out of a section, and notes every mistake.
     fn read(section: &Section<'_>) -> Self
@@ -169,9 +169,9 @@ pub struct Reading {
 pub struct Form {
     /// The file that lists every option.
     pub example: &'static str,
-    /// What another kind of config has at its top.
+    /// The keys that another kind of config has at its top.
     pub elsewhere: &'static [&'static str],
-    /// What to do with a file that has it.
+    /// The cure for a file that has them.
     pub cure: &'static str,
     /// The paths of options that have another name now, and what to write instead.
     pub renamed: &'static [(&'static str, &'static str)],
@@ -311,7 +311,7 @@ impl Reading {
     }
 }
 
-/// What sdkserver's own options are called here.
+/// The name here of an option of sdkserver's.
 fn sdkserver_name(name: &str) -> Option<&'static str> {
     match name {
         "bind_addr" | "bind_port" => Some("bind = \"address:port\" in [[listen]]"),
@@ -322,17 +322,17 @@ fn sdkserver_name(name: &str) -> Option<&'static str> {
     }
 }
 
-/// One table of the config, present or not.
+/// A table of the config, present or not.
 pub struct Section<'a> {
     reading: &'a Reading,
-    /// Its path without indices, as in the list of options.
+    /// The path of the section without indices, as in the list of options.
     name: String,
     at: At,
     table: Option<&'a Table>,
 }
 
 impl<'a> Section<'a> {
-    /// Its place, to report something that is missing in it.
+    /// The place of the section, to report something that is missing in it.
     pub fn mark(&self) -> Mark {
         let mark = Mark::of(self.at.clone(), None, true);
         let given = self.table.is_some();
@@ -350,7 +350,7 @@ impl<'a> Section<'a> {
         self.catalogue().describe(&self.name, text, is_array);
     }
 
-    /// The same, which the example of a config shows in comments.
+    /// Marks the section to be shown in comments in the example of a config.
     pub fn aside(self) -> Self {
         self.catalogue().section(&self.name).is_aside = true;
         self
@@ -380,7 +380,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// What the config gives for an option, under either of its names.
+    /// The value of an option in the config, under either of its names.
     fn given<'k, T>(&self, key: &str, option: &'k Opt<T>) -> (Option<&'a Node>, At, &'k Kind<T>) {
         let (node, at) = self.find(key);
         let own = (node, at, &option.kind);
@@ -452,13 +452,13 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Its table, for another reader: it reports the names that are no option.
+    /// The table of the section, for another reader: it reports the names that are no option.
     pub fn table(&self) -> Option<&'a Table> {
         self.catalogue().section(&self.name).takes_any_name = true;
         self.table
     }
 
-    /// What is in it and was not asked for by name.
+    /// The keys of the table that were not asked for by name.
     fn others_than_asked_for(&self) -> impl Iterator<Item = (&'a str, &'a Node)> {
         let catalogue = self.reading.catalogue.borrow();
         let asked_for = |name: &str| catalogue.asked_for.contains(&join(&self.name, name));

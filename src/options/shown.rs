@@ -1,5 +1,5 @@
-//! Which options hold a secret, and what is shown instead: the one rule for messages, for
-//! drawings of the file, for the log and for the config in effect.
+//! Options that hold a secret, and what is shown instead: the one rule for messages, for drawings of the file, for
+//! the log and for the config in effect.
 //!
 //! A line that is broken is a line whose secret has no value yet, so the rule goes by names and
 //! lines, and hides too much rather than too little. A name that was probably meant to be that
@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::nearest::nearest;
 
-/// What the config in effect has in place of a secret.
+/// The text in place of a secret in the config in effect.
 pub const HIDDEN: &str = "(hidden)";
 
 /// The options that hold one, in any config and any section.
@@ -134,7 +134,7 @@ pub fn mask(source: &str) -> String {
     masked
 }
 
-/// What goes on from the lines above.
+/// A construct that goes on from the lines above.
 enum Open {
     Nothing,
     /// A secret's key has no value yet, so the next line may be it.
@@ -146,7 +146,7 @@ enum Open {
 }
 
 impl Open {
-    /// What is hidden of the next line.
+    /// The parts of the next line to hide.
     fn hides(&mut self, line: &str) -> Vec<Range<usize>> {
         let all = 0..line.len();
         match self {
@@ -183,7 +183,7 @@ impl Open {
         }
     }
 
-    /// What goes on behind the value of a secret, as far as it stands on its line.
+    /// The construct that goes on behind the value of a secret, as far as the value is on its line.
     fn after(value: &str) -> Self {
         let value = value.trim();
         let several = ["\"\"\"", "'''"].into_iter().find(|quotes| {
@@ -222,7 +222,7 @@ fn value_of_secret(line: &str) -> Option<usize> {
     None
 }
 
-/// What stands around a key, besides its name.
+/// Whether a character may surround a key, besides its name.
 fn is_around(character: char) -> bool {
     matches!(character, ' ' | '\t' | '"' | '\'')
 }
@@ -238,7 +238,7 @@ fn is_key(line: &str) -> bool {
         .is_some_and(|(key, _)| !key.trim().is_empty() && key.chars().all(plain))
 }
 
-/// What stands before the `@` of each address: a user, and probably a password.
+/// The part before the `@` of each address: a user, and probably a password.
 fn credentials(text: &str) -> impl Iterator<Item = Range<usize>> {
     let is_edge = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | ',' | '[' | ']' | '=');
     let mut pieces = Vec::new();

@@ -14,7 +14,7 @@ use super::problem::Problem;
 use super::shown;
 use super::tree::{self, Table};
 
-/// What came out of the file.
+/// The result of parsing the file.
 pub struct Parsed {
     /// The values, as far as they can be parsed.
     pub tree: Table,
@@ -152,8 +152,8 @@ impl Parsed {
     }
 }
 
-/// The same file, line by line, without what hides the rest: a line without `=` is covered, the
-/// header of a section is closed, and words get their quotes. None if there is nothing of that.
+/// Repairs a file, line by line, without what hides the rest: a line without `=` is covered, the header of a
+/// section is closed, and words get their quotes. None if there is nothing of that.
 fn repair<'a>(text: &str, broken: &BTreeSet<usize>, words: &Words) -> Option<Repaired<'a>> {
     let mut repaired = String::with_capacity(text.len());
     let mut added = Vec::new();
@@ -234,7 +234,7 @@ fn section_of(text: &str, start: usize) -> String {
     name.map_or(String::new(), |name| format!("{}.", name.trim()))
 }
 
-/// What is wrong with a string without its quotes. Where its option would refuse it in quotes too, that is what is
+/// The message for a string without its quotes. Where its option would refuse it in quotes too, that is what is
 /// reported.
 pub(super) const UNQUOTED: &str = "a string stands here without its quotes";
 
@@ -366,7 +366,7 @@ fn after_string(text: &str, from: usize, quote: char) -> usize {
 /// Quotes that word processors write in place of plain ones.
 const TYPOGRAPHIC: [char; 8] = ['“', '”', '„', '‟', '‘', '’', '‚', '‛'];
 
-/// What stands in typographic quotes, if a text begins and ends with them.
+/// The text between typographic quotes, if it begins and ends with them.
 fn in_typographic_quotes(text: &str) -> Option<&str> {
     let inside = text.strip_prefix(TYPOGRAPHIC)?;
     let inside = inside.strip_suffix(TYPOGRAPHIC)?;

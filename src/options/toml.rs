@@ -17,7 +17,7 @@ pub struct Toml {
     text: String,
     /// The header of the section that is being written.
     header: String,
-    /// What distinguishes it from others with the same header.
+    /// The part that distinguishes the entry from others with the same header.
     entry: String,
     restarts: Restarts,
 }

@@ -1,4 +1,4 @@
-//! What happened to the process, for a timeline.
+//! Events of the process, for a timeline.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ pub const MARKS_MAX: usize = 256;
 /// The most bytes of a mark's text; the rest is cut off.
 pub const TEXT_MAX: usize = 200;
 
-/// What a mark is about.
+/// The subject of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkKind {
     /// The process started.
@@ -16,13 +16,13 @@ pub enum MarkKind {
     Reload,
     /// A config was refused.
     ReloadRefused,
-    /// Nothing is sent from here on.
+    /// No call is sent from here on.
     Pause,
     /// Calls are sent again.
     Resume,
     /// A backend accepts no connection.
     BackendDown,
-    /// It does again.
+    /// The backend serves calls again.
     BackendUp,
     /// A limit was changed for a while.
     Limit,
@@ -48,13 +48,13 @@ impl MarkKind {
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Its number, from 1.
+    /// The number of the mark, from 1.
     pub number: u64,
     /// When.   Unix ms
     pub at_unix_ms: u64,
-    /// What it is about.
+    /// The subject of the mark.
     pub kind: MarkKind,
-    /// What happened, in words.
+    /// The event in words.
     pub text: Box<str>,
 }
 
@@ -80,7 +80,7 @@ impl Marks {
         });
     }
 
-    /// Those after this number, the oldest first; all of them after 0.
+    /// The marks after this number, the oldest first; all of them after 0.
     pub fn after(&self, number: u64) -> impl Iterator<Item = &Mark> {
         self.marks.iter().filter(move |mark| mark.number > number)
     }

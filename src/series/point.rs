@@ -1,4 +1,4 @@
-//! One point of a ring.
+//! A point of a ring.
 
 use crate::call::{Destination, Reason};
 
@@ -7,7 +7,7 @@ pub const REASONS: usize = Reason::ALL.len();
 /// How many backends there may be.
 pub const BACKENDS: usize = Destination::BACKENDS.len();
 
-/// What happened in one step, and the greatest levels in it.
+/// The events of a step, and the greatest levels in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
     /// Samples in it; 0 is a step without a sample.
@@ -30,7 +30,7 @@ pub struct Point {
     pub in_flight: u32,
     /// The median time of the backend; NaN without an answer.   ms
     pub backend_p50_ms: f32,
-    /// The same for 95 of 100.   ms
+    /// The time at the backend that 95 of 100 calls do not exceed.   ms
     pub backend_p95_ms: f32,
     /// The use of each limit, by its column.
     pub limits: [Use; super::LIMITS_MAX],

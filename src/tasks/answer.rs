@@ -11,7 +11,7 @@ use crate::call::{Answer, BodyError, ByteStream, ReplyBody, ReplyHead};
 pub enum Unread {
     /// There is no room for it. It was read to its end.
     NoRoom(NotKept),
-    /// It ended in the middle.
+    /// The answer ended in the middle.
     Cut(BodyError),
 }
 

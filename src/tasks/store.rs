@@ -25,7 +25,7 @@ pub(super) struct TaskTable {
     pub(super) counted: Ended,
 }
 
-/// What a caller uses.
+/// The places and bytes that a caller uses.
 #[derive(Debug, Default)]
 pub(super) struct Share {
     pub(super) tasks: usize,
@@ -34,7 +34,7 @@ pub(super) struct Share {
 
 pub(super) struct Entry {
     pub(super) id: TaskId,
-    /// Its bytes are those of its request and of its answer so far, or of its answer once it has
+    /// The submission; its bytes are those of its request and of its answer so far, or of its answer once it has
     /// ended.
     pub(super) of: Submission,
     submitted: Timestamp,
@@ -96,7 +96,7 @@ impl Entry {
 }
 
 impl TaskTable {
-    /// Nothing is here yet.
+    /// An empty table.
     pub(super) fn new(settings: Settings, entropy: StdRng) -> Self {
         Self {
             settings,

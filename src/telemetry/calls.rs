@@ -42,7 +42,7 @@ tidegate_runtime::metrics! {
 #[derive(Debug)]
 pub struct EndedCalls {
     metrics: CallMetrics,
-    /// What each thread has counted since metrics were last read.
+    /// The counts of each thread since metrics were last read.
     ended: PerThread<ByFunction>,
 }
 

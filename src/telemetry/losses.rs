@@ -1,4 +1,4 @@
-//! Which lines the log has lost, why, and when it says so.
+//! Lines that the log has lost, why, and when it reports them.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -100,7 +100,7 @@ pub(super) enum LineKind {
     Event,
 }
 
-/// Which losses the log has reported.
+/// The losses that the log has reported.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     reported: Losses,

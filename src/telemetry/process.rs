@@ -24,8 +24,8 @@ tidegate_runtime::metrics! {
 }
 
 tidegate_runtime::metrics! {
-    /// What the crate `prometheus` counts of a process, under the names that all its users share.
-    /// Only the definitions are used: the crate has its own collector.
+    /// The metrics of a process that the crate `prometheus` counts, under the names that all its users share. Only
+    /// the definitions are used: the crate has its own collector.
     pub struct OfProcess: "process_" {
         /// User and system CPU time, in whole seconds.
         cpu_seconds_total: Counter in "s",

@@ -43,7 +43,7 @@ options! {
 pub struct Collector {
     /// A name, or an address; of IPv6 in brackets.
     pub host: Box<str>,
-    /// Its port.
+    /// The port of the collector.
     pub port: u16,
 }
 
@@ -105,12 +105,12 @@ pub enum Value {
 /// An attribute of a span or of an event.
 pub type Attribute = (&'static str, Value);
 
-/// What happened to a call, and when.
+/// An event of a call, and its time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// When.
     pub at: SystemTime,
-    /// What.
+    /// The name of the event.
     pub name: &'static str,
     /// More about it.
     pub attributes: Vec<Attribute>,
@@ -123,7 +123,7 @@ pub struct Span {
     pub trace: NonZeroU128,
     /// The span of its client.
     pub parent: NonZeroU64,
-    /// Its own.
+    /// The id of the span.
     pub id: NonZeroU64,
     /// The function.
     pub name: Box<str>,
@@ -131,9 +131,9 @@ pub struct Span {
     pub begun: SystemTime,
     /// When it had its answer.
     pub ended: SystemTime,
-    /// What it was and how it ended.
+    /// The properties of the call and its end.
     pub attributes: Vec<Attribute>,
-    /// Its queue, its limits, and the backend.
+    /// The events of the call: its queue, its limits, and the backend.
     pub events: Vec<Event>,
     /// The reason, if it was refused or failed.
     pub error: Option<&'static str>,
@@ -149,13 +149,13 @@ pub struct Spans {
     in_hand: AtomicUsize,
     /// A first span has come, or enough of them, or the settings have changed, or the process ends.
     pub(super) stirred: Notify,
-    /// None is left.
+    /// Notified when no span is left.
     emptied: Notify,
     ends: AtomicBool,
 }
 
 impl Spans {
-    /// None wait at first.
+    /// An empty queue of spans.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -214,7 +214,7 @@ impl Spans {
     }
 }
 
-/// What the sender needs.
+/// The part of the queue that the sender needs.
 #[cfg(any(test, feature = "otlp"))]
 impl Spans {
     /// The process ends, so nothing is gained by waiting for more.
@@ -247,7 +247,7 @@ impl Spans {
         taken
     }
 
-    /// These were sent, or are lost.
+    /// Removes spans that were sent, or are lost.
     pub(super) fn put_down(&self, count: usize) {
         self.in_hand.fetch_sub(count, Ordering::Relaxed);
         if self.left() == 0 {

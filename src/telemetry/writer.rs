@@ -35,7 +35,7 @@ pub const LAST_WRITE: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Written {
-    /// It will be written, unless stderr cannot be written then.
+    /// The line will be written, unless stderr cannot be written then.
     Yes,
     /// The log of calls is off.
     Off,

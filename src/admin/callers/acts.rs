@@ -28,11 +28,11 @@ const VALUE_MAX: u32 = 1_000_000;
 /// The longest reason.   characters
 const WHY_MAX: usize = 200;
 
-/// What operators do to the backend.
+/// Acts of operators on the backend.
 ///
 /// Each method is called off the event loop, and may take a lock and write to a disk.
 pub trait ActsSource: Send + Sync + 'static {
-    /// What is done with calls to the backend now.
+    /// The state of the backend: whether calls are sent to it now.
     fn backend(&self) -> BackendState;
     /// Sends nothing new to the backend, for a while. It takes effect even if it cannot be saved.
     fn pause(&self, author: &Author, asked: PauseAsked) -> BackendState;
@@ -97,7 +97,7 @@ pub struct OverrideAsked {
 /// A limit that has a lower value for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OverrideState {
-    /// Its name.
+    /// The name of the limit.
     pub limit: String,
     /// The most that it gives out.   calls, or tokens a second
     pub value: u32,
@@ -129,22 +129,22 @@ impl OverrideState {
     }
 }
 
-/// What is done with calls to the backend.
+/// The sending of calls to the backend, as operators set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendActing {
-    /// They are sent by the limits of the config.
+    /// Calls are sent by the limits of the config.
     Running,
-    /// They wait.
+    /// Calls wait.
     Paused,
-    /// They are sent by a share of the limits, which grows.
+    /// Calls are sent by a share of the limits, which grows.
     Ramping,
 }
 
-/// What is done with calls to the backend, and until when.
+/// The sending of calls to the backend, and until when.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BackendState {
-    /// What.
+    /// The state.
     pub state: BackendActing,
     /// Calls that were sent, or are about to be, and have not ended.
     pub in_flight: u64,
@@ -195,7 +195,7 @@ impl BackendState {
 pub enum ActKind {
     /// The backend was paused.
     Pause,
-    /// It was resumed, or the pause ended by itself.
+    /// The backend was resumed, or the pause ended by itself.
     Resume,
     /// The limits are whole again after a ramp.
     RampEnd,
@@ -215,9 +215,9 @@ pub struct ActState {
     pub at: Option<SystemTime>,
     /// Who: `tidegate` if it came by itself.
     pub author: String,
-    /// Its kind.
+    /// The kind of the act.
     pub act: ActKind,
-    /// What exactly.
+    /// The details of the act.
     pub what: String,
     /// The reason, if one was given.
     pub why: String,

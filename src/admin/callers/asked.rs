@@ -82,7 +82,7 @@ pub struct Merge {
     pub into: CallerId,
     /// The callers whose patterns and figures it takes over.
     pub from: Vec<CallerId>,
-    /// Its new label.
+    /// The caller's new label.
     pub label: Option<Label>,
 }
 
@@ -171,12 +171,12 @@ pub struct Question {
     pub user_agent: String,
     /// The listener; empty for none.
     pub listener: String,
-    /// Its function; without one it has the default cost.
+    /// The function of the call; without one it has the default cost.
     pub function: Option<String>,
 }
 
 impl Question {
-    /// What the table of callers sees of the client.
+    /// The client's identity as the table of callers sees it.
     #[must_use]
     pub fn identity(&self) -> Identity<'_> {
         Identity {
@@ -271,7 +271,7 @@ fn callers(value: Value) -> Read<Vec<CallerId>> {
     }
 }
 
-/// One pattern, or a list of alternatives.
+/// Reads one pattern, or a list of alternatives.
 fn patterns(value: Value) -> Read<Vec<Pattern>> {
     if value.is_object() {
         return Ok(vec![pattern(value)?]);

@@ -1,4 +1,4 @@
-//! What is known of one call: how it is so far, or how it ended.
+//! The explanation of a call: how it is so far, or how it ended.
 
 use serde::Serialize;
 use tidegate_callers::CallerId;
@@ -13,9 +13,9 @@ pub struct Explained {
     pub id: CallId,
     /// Where it stands.
     pub state: CallState,
-    /// The same in a sentence, with names between backquotes.
+    /// The explanation in a sentence, with names between backquotes.
     pub sentence: String,
-    /// What a waiting call waits for: a limit, bucket or quota; `None` if only for its turn.
+    /// The limit, bucket or quota that a waiting call waits for; `None` if it waits only for its turn.
     pub waits_for: Option<String>,
     /// About how many waiting calls start before it; `None` if it does not wait.
     pub ahead: Option<u64>,
@@ -25,18 +25,18 @@ pub struct Explained {
     pub arrived: Moment,
     /// Name of the listener.
     pub listener: String,
-    /// Its function.
+    /// The function of the call.
     pub call: String,
     /// The userid that it is about.
     pub userid: Option<String>,
-    /// Its class.
+    /// The class of the call.
     pub class: String,
     /// The caller for which it takes turns.
     #[serde(serialize_with = "some_text")]
     pub caller: Option<CallerId>,
     /// The rate limit that is charged.
     pub rate_limit: Option<String>,
-    /// Its charge, in tokens; `None` until it is sent.
+    /// The charge of the call, in tokens; `None` until it is sent.
     pub tokens: Option<f64>,
     /// How it ended: `passed`, `delayed`, `refused`, `expired`, `aborted` or `failed`; `None` until then.
     pub verdict: Option<String>,
@@ -48,7 +48,7 @@ pub struct Explained {
     pub queued_ms: f64,
     /// From the last byte sent until the backend was done, or so far; `None` if it was not sent.
     pub backend_ms: Option<f64>,
-    /// What held it until it was admitted, the longest first. The sum is `queued_ms`.
+    /// The causes of its wait until it was admitted, the longest first. The sum is `queued_ms`.
     pub held: Vec<Held>,
 }
 
@@ -56,15 +56,15 @@ pub struct Explained {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallState {
-    /// It waits for the answer of an identical call.
+    /// The call waits for the answer of an identical call.
     Sharing,
     /// In the queue.
     Waiting,
     /// Past the gate, until the backend is done with it.
     Running,
-    /// Its answer goes to the client.
+    /// The answer of the call goes to the client.
     Answering,
-    /// It is over.
+    /// The call is over.
     Ended,
 }
 

@@ -164,7 +164,7 @@ impl Value {
         ApiRefusal::invalid(&*self.path, reason)
     }
 
-    /// Its path: `match[0].ip`.
+    /// The path of the value: `match[0].ip`.
     pub(super) fn path(&self) -> &str {
         &self.path
     }
@@ -173,7 +173,7 @@ impl Value {
         self.tree.is_object()
     }
 
-    /// What `read` makes of it.
+    /// Applies `read` to the value.
     pub(super) fn read<T>(
         &self,
         read: impl FnOnce(&Json) -> Result<T, String>,
@@ -181,7 +181,7 @@ impl Value {
         read(&self.tree).map_err(|reason| self.invalid(reason))
     }
 
-    /// What `read` makes of a text.
+    /// Applies `read` to a text.
     pub(super) fn text<T, E: fmt::Display>(
         &self,
         read: impl FnOnce(&str) -> Result<T, E>,
@@ -189,7 +189,7 @@ impl Value {
         self.read(|tree| read(json::text(tree)?).map_err(|error| error.to_string()))
     }
 
-    /// What `read` makes of a number.
+    /// Applies `read` to a number.
     pub(super) fn number<T, E: fmt::Display>(
         &self,
         read: impl FnOnce(f64) -> Result<T, E>,
@@ -197,7 +197,7 @@ impl Value {
         self.read(|tree| read(json::number(tree)?).map_err(|error| error.to_string()))
     }
 
-    /// What `read` reads, or null.
+    /// Applies `read` to the value, unless it is null.
     pub(super) fn or_null<T>(
         self,
         read: impl FnOnce(Self) -> Result<T, ApiRefusal>,
@@ -265,7 +265,7 @@ fn unknown(known: &[&str]) -> String {
 /// The fields of an object that were not taken yet.
 #[derive(Debug)]
 pub(super) struct Fields {
-    /// What comes before their names in their paths.
+    /// The prefix of their names in their paths.
     path: String,
     fields: Vec<(String, Value)>,
 }

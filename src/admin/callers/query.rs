@@ -129,7 +129,7 @@ impl Asked for UsageOf {
     }
 }
 
-/// What to suggest a limit from.
+/// The settings of a suggestion.
 pub(super) struct Suggest {
     pub(super) span: UsageSpan,
     pub(super) headroom: Headroom,
@@ -162,7 +162,7 @@ fn whole(fields: &mut Fields, name: &str, unless: usize, max: usize) -> Read<usi
 
 // Ids in paths: an invalid id does not exist.
 
-/// What the ids in a path name.
+/// Ids in a path, and what they name.
 pub(super) trait InPath: Sized {
     fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self>;
 }

@@ -17,16 +17,16 @@ pub enum ApiRefusal {
     /// A value is wrong: 400.
     #[serde(rename = "INVALID_VALUE")]
     Invalid {
-        /// Its path: `match[0].ip`; `body` is all of it.
+        /// The path of the field: `match[0].ip`; `body` is all of it.
         field: String,
-        /// What is valid.
+        /// A sentence about valid values.
         reason: String,
     },
     /// A named object does not exist: 404.
     Unknown {
-        /// What it is.
+        /// The kind of the unknown thing.
         what: What,
-        /// Its name.
+        /// The name that was given.
         id: String,
         /// Why it can be unknown, if that is worth a word.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,13 +34,13 @@ pub enum ApiRefusal {
     },
     /// A caller has the pattern already: 409.
     PatternExists {
-        /// Its holder.
+        /// The holder of the pattern.
         #[serde(rename = "id", serialize_with = "text")]
         holder: CallerId,
     },
     /// A rate limit has the label already: 409.
     LabelExists {
-        /// Which one.
+        /// The holder of the label.
         #[serde(rename = "id", serialize_with = "text")]
         holder: RateLimitId,
     },

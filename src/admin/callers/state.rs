@@ -80,13 +80,13 @@ pub enum Origin {
 /// A caller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CallerState {
-    /// Its id.
+    /// The id of the caller.
     #[serde(serialize_with = "text")]
     pub id: CallerId,
-    /// Its label; empty for a caller that was registered automatically.
+    /// The label of the caller; empty for one that was registered automatically.
     #[serde(serialize_with = "some_text")]
     pub label: Option<Label>,
-    /// Its patterns: calls that match one of these belong to it.
+    /// The patterns of the caller: calls that match one of these belong to it.
     #[serde(rename = "match", serialize_with = "patterns")]
     pub patterns: Box<[Pattern]>,
     /// The groups that it is in.
@@ -95,14 +95,13 @@ pub struct CallerState {
     /// Notes of operators.
     #[serde(serialize_with = "text")]
     pub notes: Notes,
-    /// Its turns for one turn of an ordinary caller; `None` takes the weight of less specific
-    /// callers.
+    /// The caller's turns for one turn of an ordinary caller; `None` takes the weight of less specific callers.
     pub weight: Option<u32>,
-    /// Its origin.
+    /// The origin of the caller.
     pub origin: Origin,
     /// Whether it was registered automatically, and may be evicted.
     pub auto: bool,
-    /// Its own rate limit.
+    /// The caller's own rate limit.
     #[serde(serialize_with = "some_text")]
     pub rate_limit: Option<RateLimitId>,
     /// When it was last called.
@@ -166,7 +165,7 @@ impl<T: Copy> Spans<T> {
         }
     }
 
-    /// One figure of the usage of a caller or a group.
+    /// A figure of the usage of a caller or a group, by span.
     pub fn of(usage: &UsageNow, figure: impl Fn(&UsageTally) -> T) -> Self {
         Self {
             five_minutes: figure(&usage.over(UsageSpan::FiveMinutes).tally),
@@ -180,20 +179,20 @@ impl<T: Copy> Spans<T> {
 /// The usage of a caller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CallerUsage {
-    /// Its owner.
+    /// The id of the caller.
     #[serde(serialize_with = "text")]
     pub id: CallerId,
     /// When it was last called.
     pub last_access: Option<Moment>,
     /// The cost of its calls, in tokens.
     pub tokens: Spans<f64>,
-    /// Its calls.
+    /// The number of its calls.
     pub calls: Spans<u64>,
     /// Calls that had to wait.
     pub delayed: Delayed,
     /// Calls that were refused.
     pub rejected: Spans<u64>,
-    /// Its most common calls.
+    /// The most common calls.
     pub top: Top,
 }
 
@@ -231,7 +230,7 @@ pub struct CommonCall {
     pub call: String,
     /// Calls of it.
     pub calls: u64,
-    /// What they cost, in tokens.
+    /// The cost of the calls, in tokens.
     pub tokens: f64,
 }
 
@@ -295,13 +294,13 @@ pub struct UsageTable {
 /// The usage of one caller over a span.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CallerUsed {
-    /// Its id.
+    /// The id of the caller.
     #[serde(serialize_with = "text")]
     pub id: CallerId,
-    /// Its label.
+    /// The label of the caller.
     #[serde(serialize_with = "some_text")]
     pub label: Option<Label>,
-    /// Its usage.
+    /// The usage of the caller.
     #[serde(flatten)]
     pub used: Used,
 }
@@ -311,7 +310,7 @@ pub struct CallerUsed {
 pub struct Used {
     /// Calls.
     pub calls: u64,
-    /// What they cost, in tokens.
+    /// The cost of the calls, in tokens.
     pub tokens: f64,
     /// Calls that had to wait.
     pub delayed: u64,
@@ -333,16 +332,16 @@ impl From<&UsageTally> for Used {
 /// A rate limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RateLimitState {
-    /// Its id.
+    /// The id of the rate limit.
     #[serde(serialize_with = "text")]
     pub id: RateLimitId,
-    /// Its name in the config, in metrics and in refusals.
+    /// The name in the config, in metrics and in refusals.
     pub label: String,
-    /// Its origin.
+    /// The origin of the rate limit.
     pub origin: Origin,
-    /// Its profile, unless its figures were changed since.
+    /// The profile of the rate limit, unless its figures were changed since.
     pub profile: Option<String>,
-    /// Its figures.
+    /// The figures of the rate limit.
     #[serde(flatten)]
     pub figures: Figures,
     /// The state of its pace, if it has one.
@@ -370,7 +369,7 @@ pub struct RateLimitState {
 /// The figures of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// Its kind: `bucket` or `paced`; `None` if it admits everything.
+    /// The kind of the rate limit: `bucket` or `paced`; `None` if it admits everything.
     #[serde(serialize_with = "some_word")]
     pub kind: Option<RateLimitKind>,
     /// Whether it admits everything; then it has no figures.
@@ -422,7 +421,7 @@ pub struct PaceState {
     pub drawn: f64,
     /// How far behind schedule the demand is.   seconds
     pub wait_seconds: f64,
-    /// What late calls may take at once beyond the regular pool: the burst in use.   seconds
+    /// The time that late calls may take at once beyond the regular pool: the burst in use.   seconds
     pub burst_seconds: f64,
 }
 
@@ -433,7 +432,7 @@ pub struct Suggested {
     pub fill: f64,
     /// The most tokens at once.
     pub burst: f64,
-    /// Its basis.
+    /// The basis of the suggestion.
     pub basis: Basis,
     /// The nearest profile of those that would have delayed at most 0.1 % of the tokens.
     pub nearest_profile: Option<String>,
@@ -481,7 +480,7 @@ impl Suggested {
 /// A named pair of figures, from the config.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Profile {
-    /// Its name.
+    /// The name of the profile.
     pub name: String,
     /// Whether it admits everything; then it has no figures.
     pub exempt: bool,
@@ -532,17 +531,17 @@ pub struct Classified {
     pub cost: f64,
     /// The current tokens; `None` without a limit.
     pub tokens: Option<f64>,
-    /// Its wait for tokens, behind calls that already wait.
+    /// The wait for tokens, behind calls that already wait.
     pub wait_ms: f64,
 }
 
 /// A caller that a call belongs to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MatchState {
-    /// Its id.
+    /// The id of the caller.
     #[serde(serialize_with = "text")]
     pub caller: CallerId,
-    /// Its label.
+    /// The label of the caller.
     #[serde(serialize_with = "some_text")]
     pub label: Option<Label>,
     /// How many fields match exactly.
@@ -571,9 +570,9 @@ pub struct QueueRow {
 pub struct RequestRow {
     /// Where it stands.
     pub state: RequestState,
-    /// Its function.
+    /// The function of the call.
     pub call: String,
-    /// Its class.
+    /// The class of the call.
     pub class: String,
     /// Name of the listener.
     pub listener: String,

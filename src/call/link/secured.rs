@@ -24,7 +24,7 @@ pub struct Secured {
     owed: usize,
     /// A byte was read, so the backend had accepted the handshake.
     has_read: bool,
-    /// Its end is not announced.
+    /// Whether the end is not announced.
     breaks_off: bool,
 }
 
