@@ -489,7 +489,7 @@ impl Limiter {
 
     /// Counts a departure of the process before. False if this is no window.
     pub(crate) fn carry_departure(&mut self, at: Timestamp, cost: Cost) -> bool {
-        let State::Window(window) = &mut self.state else {
+        let LimitState::Window(window) = &mut self.state else {
             return false;
         };
         window.stamp_late(at, cost);
@@ -499,8 +499,8 @@ impl Limiter {
     /// The departures that a window remembers, with what each counts. None of any other limit.
     pub(crate) fn departures(&self) -> impl Iterator<Item = (Timestamp, u32)> {
         let window = match &self.state {
-            State::Window(window) => Some(window),
-            State::Outstanding(_) | State::Paced(_) => None,
+            LimitState::Window(window) => Some(window),
+            LimitState::Outstanding(_) | LimitState::Paced(_) => None,
         };
         window.into_iter().flat_map(Window::departures)
     }

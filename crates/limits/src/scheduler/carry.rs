@@ -8,12 +8,12 @@
 use alloc::vec::Vec;
 
 use super::event::LedgerEvent;
-use super::hold::{Drawn, Held, Hold};
+use super::hold::{BudgetDraw, Hold, HoldState};
 use super::state::Scheduler;
 use crate::call::{BucketId, Call, Cost};
-use crate::limiter::{Progress, Stake};
+use crate::limiter::{Departures, Stake};
 use crate::policy::{Limit, LimitId, WindowStamp};
-use crate::queue::fair::Service;
+use crate::queue::fair::TurnAdvance;
 use crate::time::Timestamp;
 
 impl Hold {
@@ -93,23 +93,23 @@ impl<T> Scheduler<T> {
                 Limit::Window { stamp, .. } if departed.contains(&stamp) => {
                     Stake::Departed(call.cost)
                 }
-                _ => limiter.adopt(now, &call, Progress::default()),
+                _ => limiter.adopt(now, &call, Departures::default()),
             };
             limiter.keep(now, &call, stake);
-            drawn.push(Drawn::Limit {
+            drawn.push(BudgetDraw::Limit {
                 limit,
                 stake,
                 is_kept: false,
             });
         }
-        let mut progress = Progress::default();
+        let mut progress = Departures::default();
         for &stamp in departed {
             progress.depart(since, stamp);
         }
         let weight = self.policy.classes()[call.class.0 as usize].weight;
-        let held = Held {
+        let held = HoldState {
             since,
-            service: Service::new(call.tokens, call.weight, weight),
+            service: TurnAdvance::new(call.tokens, call.weight, weight),
             arrival: self.count_joining(),
             served: 0,
             call,

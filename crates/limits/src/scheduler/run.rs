@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::mem;
 
 use super::event::LedgerEvent;
-use super::hold::{BudgetDraw, HoldState, Hold, Outcome};
+use super::hold::{BudgetDraw, Hold, HoldState, Outcome};
 use super::next::Step;
 use super::park::Candidate;
 use super::refusal::RefusalReason;
@@ -86,7 +86,7 @@ impl<T> Scheduler<T> {
     }
 
     /// A hold for a call that runs from now on.
-    pub(super) fn hold(&mut self, held: Held) -> Hold {
+    pub(super) fn hold(&mut self, held: HoldState) -> Hold {
         let hold = Hold(self.holds.insert(held));
         self.note(LedgerEvent::Admitted {
             place: hold.place(),
