@@ -96,7 +96,7 @@ struct Shared {
     changes: Mutex<()>,
     /// Held while the state is saved, so that the latest state is saved last.
     keeper: Mutex<Keeper>,
-    /// What operators did.
+    /// The acts of operators.
     acts: Acts,
     /// The mistakes of the last reload, if it was refused, and its time.
     refused: Mutex<Option<(SystemTime, Vec<String>)>>,
@@ -143,8 +143,8 @@ impl App {
         Self::start_with(config, logs, Engine::open)
     }
 
-    /// The same, with a store for its quotas that was opened elsewhere, such as one that sidecars
-    /// of one process share.
+    /// Starts with a store for its quotas that was opened elsewhere, such as one that sidecars of one process
+    /// share.
     ///
     /// # Errors
     /// As for [`start`](Self::start).

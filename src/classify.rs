@@ -31,11 +31,11 @@ const COMPARED_PATH_BYTES_MAX: usize = 4096;
 pub const OTHER: &str = "other";
 
 words! {
-    /// What to do with a request whose path a backend may read as another path.
+    /// The treatment of a request whose path a backend may read as another path.
     pub enum OddPaths {
-        /// It is refused.
+        /// The request is refused.
         Refuse = "refuse",
-        /// It is forwarded unchanged, and meets the limits of the path as a backend reads it.
+        /// The request is forwarded unchanged, and meets the limits of the path as a backend reads it.
         Forward = "forward",
     }
 }
@@ -43,9 +43,9 @@ words! {
 /// The settings of this stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What is behind, and with that which table is built in.
+    /// The kind of the backend, and with that which table is built in.
     pub kind: BackendKind,
-    /// What to do with paths that are spelled oddly.
+    /// The treatment of paths that are spelled oddly.
     pub odd_paths: OddPaths,
     /// The operator's own routes, tried before the built-in table.
     pub routes: Vec<Route>,
@@ -66,7 +66,7 @@ pub struct Settings {
 pub struct ExemptRoute {
     /// `GET`, … or `*`.
     pub method: Box<str>,
-    /// Its form in the config or in the table.
+    /// The path in the config or in the table.
     pub path: Box<str>,
     /// Whether it comes from the built-in table.
     pub is_built_in: bool,
@@ -113,7 +113,7 @@ impl Settings {
 pub struct Operation {
     /// The function's exact name, for its limit.
     pub function: Arc<str>,
-    /// Its name in metrics and logs: from the table or the config, else `other`.
+    /// The name in metrics and logs: from the table or the config, else `other`.
     pub label: Arc<str>,
     /// The userid that it is about.
     pub target: Option<Box<str>>,
@@ -127,18 +127,19 @@ pub struct Operation {
     pub is_odd: bool,
     /// The name of its class.
     pub class: Arc<str>,
-    /// What it has to do with what users do to its target.
+    /// The role of the call in what users do to its target.
     pub role: Role,
     /// Whether the built-in table named it, and not a route of the operator.
     pub of_table: bool,
     /// The kind of the backend, which decides whether the built-in table applies.
     pub kind: BackendKind,
-    /// What becomes of it at the backend when its client leaves, if its route says so.
+    /// The fate of the call at the backend when its client leaves, if its route says so.
     pub on_client_left: Option<OnClientLeft>,
 }
 
 impl Operation {
-    /// The same with names that nothing else has. What one thread keeps then counts its uses on that thread.
+    /// A copy whose names are shared with no other operation. What one thread keeps then counts its uses on that
+    /// thread.
     fn with_own_names(&self) -> Self {
         let own = |name: &Arc<str>| Arc::from(&**name);
         Self {
@@ -184,7 +185,7 @@ impl Operation {
         self.target.as_deref()
     }
 
-    /// What the built-in table has of its function.
+    /// The entry of the built-in table for the function.
     fn built_in(&self) -> Option<&'static Function> {
         self.kind.function(&self.function)
     }
@@ -271,7 +272,7 @@ impl Classifier {
         }
     }
 
-    /// What the backend is.
+    /// The kind of the backend.
     #[must_use]
     pub fn kind(&self) -> BackendKind {
         self.kind
@@ -325,7 +326,7 @@ impl Classifier {
         self.classes.find(&clues).0
     }
 
-    /// What a TCP connection asks: nothing that is known.
+    /// The operation of a TCP connection, which asks nothing that is known.
     #[must_use]
     pub fn tunnel(&self, origin: &Origin) -> Operation {
         self.in_class(self.operation(None, Destination::Tcp), origin, None)
@@ -425,12 +426,12 @@ impl Classifier {
         own.find_map(|own| Some((own, segments.matches(&own.segments)?.target)))
     }
 
-    /// What a request's head asks for, and whether a route of the operator names the function.
+    /// The route of a request's head, and whether a route of the operator names the function.
     fn routed<'a>(&'a self, method: &Method, path: &'a str) -> (RouteMatch<'a>, bool) {
         self.routed_by(self.own_route(method, path), method, path)
     }
 
-    /// What a request's head asks for whose route of the operator is known.
+    /// The route of a request's head whose route of the operator is known.
     fn routed_by<'a>(
         &'a self,
         own: Option<(&'a OwnRoute, Option<&'a str>)>,
@@ -527,7 +528,7 @@ mod tests {
         })
     }
 
-    /// What is remembered of a head for a classifier and a listener.
+    /// The memo of a head for a classifier and a listener.
     fn remembered(classifier: &Classifier, head: &Head, listener: &Arc<str>) -> Option<Operation> {
         head.memo.find(|kept: &HeadOperation| {
             let is_it = kept.classifier == classifier.id && Arc::ptr_eq(&kept.listener, listener);

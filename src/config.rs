@@ -86,7 +86,7 @@ pub struct Config {
     pub admit: crate::admit::Settings,
     /// Settings of the forwarder.
     pub forward: crate::forward::Settings,
-    /// Which limits are shared with other sidecars, and through which servers; none shares nothing.
+    /// The limits that are shared with other sidecars, and their servers; `None` shares no limit.
     pub coordinate: Option<tidegate_leases::sharing::SharingSettings>,
     /// The quotas that are kept with other sidecars, and where; none keeps none.
     pub quotas: Option<tidegate_quota::QuotaSettings>,
@@ -136,7 +136,7 @@ impl Config {
 pub struct Checked {
     /// The settings.
     pub config: Config,
-    /// What works and was probably not meant.
+    /// Options that work and were probably not meant.
     pub warnings: Problems,
 }
 
@@ -146,19 +146,19 @@ pub enum LoadError {
     /// The file can't be read.
     #[error("cannot read {path}")]
     Unreadable {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
         /// Why.
         #[source]
         cause: io::Error,
     },
-    /// It was read, and has mistakes.
+    /// The file was read, and has mistakes.
     #[error(transparent)]
     Wrong(#[from] Problems),
 }
 
 impl LoadError {
-    /// One line that says which file and why, or every mistake; see [`Problems::render`].
+    /// A line with the file and the reason, or every mistake; see [`Problems::render`].
     #[must_use]
     pub fn render(&self, graphical: bool) -> String {
         match self {
@@ -304,8 +304,8 @@ pub fn read(
     read_knowing(text, origin, env, &known)
 }
 
-/// The same, with the names of the functions that the built-in table has: a limit for one that
-/// neither they nor a route name is doubted. An empty list doubts none.
+/// Reads a config with the names of the functions that the built-in table has: a limit for one that neither they
+/// nor a route name is doubted. An empty list doubts none.
 ///
 /// # Errors
 ///

@@ -25,7 +25,7 @@ const USERID_MAX: usize = 8;
 /// A call that has ended. In JSON every field is always present, `null` if it does not apply.
 #[derive(Clone, Copy, Debug)]
 pub struct AccessLine<'a> {
-    /// What is known of it.
+    /// The facts of the call.
     pub facts: &'a Facts,
     /// When it ended.
     pub at: SystemTime,
@@ -56,7 +56,7 @@ impl AccessLine<'_> {
 pub struct Started(Box<str>);
 
 impl Started {
-    /// This moment.
+    /// A start at this moment.
     #[must_use]
     pub fn new(at: SystemTime) -> Self {
         let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -267,7 +267,7 @@ fn tokens(out: &mut Vec<u8>, key: &[u8], count: Option<TokenCount>) -> io::Resul
     Ok(())
 }
 
-/// What was drawn from quotas, or `null`.
+/// Writes the draws from quotas, or `null`.
 fn quota(out: &mut Vec<u8>, draws: &[QuotaSpent]) -> io::Result<()> {
     let mut before: &[u8] = br#","quota":[{"limit":"#;
     for draw in draws {
@@ -301,7 +301,7 @@ fn draws(out: &mut Vec<u8>, keys: Option<&[QuotaKey]>) -> io::Result<()> {
     Ok(())
 }
 
-/// What limits that only observe would have done.
+/// Writes the decisions of limits that only observe.
 fn would(out: &mut Vec<u8>, would: Option<&Would>) -> io::Result<()> {
     let Some(would) = would else {
         out.extend_from_slice(

@@ -1,5 +1,5 @@
-//! What operators do to the backend: done at the gate, written to the log, and saved, so that it goes
-//! on after a restart.
+//! Acts of operators on the backend: done at the gate, written to the log, and saved, so that they go on after a
+//! restart.
 //!
 //! An act takes effect at once and is saved after that. A disk that is full must not keep an operator
 //! from a pause, so the answer tells whether the act survives a restart.
@@ -33,7 +33,7 @@ use crate::state::{StateError, StateFile};
 
 /// How many acts are remembered.
 const ACTS_MAX: usize = 100;
-/// What the name of the file has after that of `callers.state_file`.
+/// The suffix of the file's name after that of `callers.state_file`.
 const SUFFIX: &str = ".acts";
 /// The author of what comes by itself.
 const ITSELF: &str = "tidegate";
@@ -78,7 +78,7 @@ impl Acts {
         })
     }
 
-    /// What an earlier process did and has not ended at `wall`.
+    /// The acts of an earlier process that have not ended at `wall`.
     fn unfinished(&self, clock: Clock, wall: SystemTime) -> Acting {
         let Some(stored) = &lock(&self.known).stored.acting else {
             return Acting::Running;

@@ -50,7 +50,7 @@ impl Shared {
         Ok(value)
     }
 
-    /// The same, and saves it before it returns.
+    /// Makes a change, and saves it before it returns.
     ///
     /// A change that cannot be saved is not made: room is reserved first. If the disk fails after
     /// that, the change stays in force, is reported so, and is saved later. Undoing it would

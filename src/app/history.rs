@@ -25,7 +25,7 @@ use crate::series::{
 /// Time for the streams to end when the process does.
 const STREAMS_END: Duration = Duration::from_millis(100);
 
-/// What the process remembers of its latest day.
+/// The history of the process's latest day.
 #[derive(Debug)]
 pub(super) struct History {
     tally: Arc<Tally>,
@@ -218,7 +218,7 @@ impl Shared {
         self.frame(latest, latest)
     }
 
-    /// This moment, the latest second, and the marks after one number up to another.
+    /// The frame of this moment: the latest second, and the marks after one number up to another.
     fn frame(&self, after: u64, to: u64) -> Frame {
         let now = self.now_state();
         let inner = lock(&self.history.inner);

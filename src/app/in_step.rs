@@ -1,4 +1,4 @@
-//! What changes when the time of day is set, and when the machine was suspended.
+//! Changes for a time of day that is set, and for a machine that was suspended.
 
 use std::sync::Arc;
 use std::time::Duration;

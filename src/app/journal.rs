@@ -34,7 +34,7 @@ pub(super) struct Journal {
     access: Arc<AccessLog>,
     clock: Clock,
     metrics: Arc<Metrics>,
-    /// What is in force besides the config, by event and what it is about.
+    /// The values in force besides the config, by event and subject.
     in_force: Mutex<BTreeMap<(&'static str, String), Value>>,
 }
 
@@ -240,7 +240,7 @@ impl admit::Journal for Journal {
     }
 }
 
-/// What the store of quotas answered, and what is said of it and its keys.
+/// The event of an answer of the store of quotas, or of a setting of it and its keys.
 fn of_quotas(what: Given<'_>) -> (&'static str, Value) {
     let of_key = |of: &QuotaKey| json!({"limit": &*of.quota, "key": &*of.key});
     match what {
@@ -316,7 +316,7 @@ fn costs(limits: &Settings) -> Value {
     costs.collect()
 }
 
-/// What a limit may give out: `null` for what its rule allows.
+/// The amount that a limit may give out: `null` for what its rule allows.
 fn supplied(supply: Supply) -> Value {
     match supply {
         Supply::Configured => json!({"capacity": null, "until_ns": null, "then": null}),

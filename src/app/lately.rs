@@ -48,7 +48,7 @@ pub(super) enum Found {
     Ended(Report),
 }
 
-/// What is known of a call: how it ended, or how it is so far.
+/// The facts of a call: how it ended, or how it is so far.
 #[derive(Clone, Debug)]
 pub(super) struct Report {
     pub(super) id: u64,

@@ -34,7 +34,7 @@ const PAUSE_FIRST: Duration = Duration::from_secs(1);
 #[error("cannot listen on {address} ({what}): {cause}")]
 pub struct StartError {
     address: SocketAddr,
-    /// Its purpose.
+    /// The purpose of the address.
     what: &'static str,
     #[source]
     cause: io::Error,

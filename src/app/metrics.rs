@@ -32,7 +32,7 @@ tidegate_runtime::metrics! {
 }
 
 tidegate_runtime::metrics! {
-    /// What operators see first.
+    /// The metrics that operators see first.
     pub struct StateMetrics: "tidegate_" {
         /// Whether calls are taken, as /readyz says. It is 0 while the process drains.
         ready: Gauge in "0 or 1",
@@ -62,16 +62,16 @@ const REFUSED: &str = "refused";
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// One scrape at a time mirrors the levels.
+    /// A lock, so that one scrape at a time mirrors the levels.
     scraping: Mutex<()>,
     config: ConfigMetrics,
-    /// What operators see first.
+    /// The metrics that operators see first.
     pub state: StateMetrics,
     /// Calls that have ended.
     pub calls: EndedCalls,
     /// The queue, and limits over all callers.
     pub admit: GateMetrics,
-    /// What limits that only observe would have done.
+    /// The counts of limits that only observe.
     pub would_have: WouldHave,
     /// Leased capacity.
     pub leases: LeaseMetrics,
@@ -100,8 +100,8 @@ impl Metrics {
         Self::with(TimeLimits::default(), version, revision)
     }
 
-    /// The same, with histograms for these times. They stay as they are until a restart, because
-    /// counts in other buckets cannot be added to those there are.
+    /// Metrics with histograms for these times. They stay as they are until a restart, because counts in other
+    /// buckets cannot be added to those there are.
     #[must_use]
     pub fn with(longest: TimeLimits, version: &str, revision: &str) -> Self {
         let registry = Registry::with(longest);

@@ -41,7 +41,7 @@ const TOP_KEPT: Duration = Duration::from_secs(60);
 /// The busiest callers of the last hour, and when that was found out.
 pub(super) type TopCallers = Option<(Timestamp, Vec<CallerId>)>;
 
-/// What is gathered for a function or a caller.
+/// Figures of a function or a caller.
 #[derive(Default)]
 struct Gathered {
     waiting: u64,
@@ -62,7 +62,7 @@ struct Waiting {
     caller: Option<CallerId>,
 }
 
-/// What is gathered for all calls.
+/// Figures of all calls.
 #[derive(Default)]
 struct Calls {
     functions: HashMap<Arc<str>, Gathered>,
@@ -403,7 +403,7 @@ fn held(queue: &QueueNow) -> BTreeMap<&str, usize> {
     held
 }
 
-/// What most waiting calls of a function and class wait for.
+/// The cause of wait of most waiting calls of a function and class.
 fn held_by(queue: &QueueNow, function: &str, class: &str) -> Option<Arc<str>> {
     let rows = queue.functions.iter();
     let rows = rows.filter(|row| *row.function == *function && *row.class == *class);

@@ -50,13 +50,13 @@ pub(super) struct Quotas {
 /// A store in use.
 struct Running {
     driver: Arc<Driver>,
-    /// What the store was opened with.
+    /// The engine that the store was opened with.
     engine: Engine,
     _stop: DropGuard,
 }
 
 impl Quotas {
-    /// None yet. `stop` ends their tasks.
+    /// Quotas without a store. `stop` ends their tasks.
     pub(super) fn new(
         gate: Gate,
         clock: Clock,

@@ -15,7 +15,7 @@ pub enum StartError {
     Bind {
         /// The address.
         address: Bind,
-        /// Its owner.
+        /// The owner of the address.
         what: String,
         /// The error of the system.
         cause: io::Error,
@@ -36,7 +36,7 @@ fn list(mistakes: &[TableError]) -> String {
     mistakes.join("; ")
 }
 
-/// Its name for operators.
+/// The name of the address for operators.
 fn reason(address: &Bind, error: &io::Error) -> String {
     let message = match (address, error.kind()) {
         (Bind::Tcp(_), io::ErrorKind::AddrInUse) => "the port is in use",

@@ -1,5 +1,4 @@
-//! What is counted between two samples of the series: a few additions at the start and end of a
-//! call.
+//! Counts between two samples of the series: a few additions at the start and end of a call.
 
 use std::mem;
 use std::time::Duration;

@@ -47,7 +47,7 @@ pub struct Settings {
 /// An existing class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Its name.
+    /// The name of the class.
     pub name: Arc<str>,
     /// Whether calls may be promoted out of it: it is less urgent than `user`, and has no limit of
     /// its own that they would bypass.
@@ -59,9 +59,9 @@ pub struct Known {
 pub(super) struct Clues<'a> {
     /// The exact name of its function.
     pub(super) function: &'a str,
-    /// Its listener.
+    /// The listener of the call.
     pub(super) listener: &'a str,
-    /// Its headers, on HTTP.
+    /// The headers of the call, on HTTP.
     pub(super) headers: Option<&'a Headers>,
     /// Whether its HTTP method changes something, for unknown functions.
     pub(super) is_write: bool,

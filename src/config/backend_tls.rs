@@ -11,7 +11,7 @@ use super::part::Part;
 /// `[backend.tls]`, with what its files hold.
 pub(super) struct BackendTls {
     section: BackendTlsSection,
-    /// None for a backend without TLS, and where something is wrong, which has been noted.
+    /// The loaded files; `None` for a backend without TLS, and where something is wrong, which has been noted.
     pub(super) loaded: options::BackendTls,
 }
 
@@ -31,7 +31,7 @@ impl Part for BackendTls {
 }
 
 impl BackendTls {
-    /// What is said there.
+    /// The section of the config.
     pub(super) fn section(&self) -> &BackendTlsSection {
         &self.section
     }

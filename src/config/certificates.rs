@@ -36,7 +36,7 @@ pub(super) struct Files<'a> {
     pub(super) key: &'a Setting<Option<PathBuf>>,
     pub(super) client_ca: &'a Setting<Option<PathBuf>>,
     pub(super) client_auth: &'a Setting<ClientAuth>,
-    /// What is spoken inside TLS, if clients may be told so.
+    /// The protocol inside TLS, if clients may be told so.
     pub(super) inside: Option<&'static [u8]>,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn load(
     read_files(&files, notes)
 }
 
-/// The same for any server.
+/// Reads the files of any server.
 pub(super) fn read_files(tls: &Files<'_>, notes: &Notes) -> Option<Arc<ServerConfig>> {
     let provider = Arc::new(ring::default_provider());
     let own = own(tls.cert, tls.key, notes)?.key;
@@ -82,7 +82,7 @@ pub(super) fn read_files(tls: &Files<'_>, notes: &Notes) -> Option<Arc<ServerCon
 /// A certificate of this sidecar.
 struct Own {
     key: CertifiedKey,
-    /// What the files held.
+    /// The contents of the files.
     bytes: Vec<u8>,
 }
 
@@ -105,7 +105,7 @@ fn own(
     Some(Own { key, bytes })
 }
 
-/// What all backends with TLS are checked by and shown.
+/// The certificates that all backends with TLS are checked by and shown.
 pub(super) struct ForBackends {
     config: ClientConfig,
     /// A number of all that it was made from.
@@ -162,7 +162,7 @@ pub(super) fn for_backends(
     })
 }
 
-/// The same for one backend. None if no certificate can be for its name, which is noted.
+/// The certificates of one backend. None if no certificate can be for its name, which is noted.
 pub(super) fn of_backend(
     made: &ForBackends,
     target: &Target,

@@ -1,6 +1,5 @@
-//! What depends on two options at once: errors for what can't work, warnings for what
-//! works and was probably not meant. An option that could not be read is left out here, so
-//! that one mistake makes one message.
+//! Checks of two options at once: errors for what can't work, warnings for what works and was probably not meant.
+//! An option that could not be read is left out here, so that one mistake makes one message.
 
 mod backend;
 mod callers;

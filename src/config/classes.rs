@@ -13,9 +13,9 @@ use crate::options::Reading;
 
 use super::sections::{Class, Sections};
 
-/// What stands for all functions that only read the SDK's own database.
+/// The word for all functions that only read the SDK's own database.
 pub(super) const DATABASE: &str = "db";
-/// It only reads the database, unless it is asked to fetch what is new from SMAPI.
+/// A function that only reads the database, unless it is asked to fetch what is new from SMAPI.
 const SYNCS: &str = "get_fcp_templates_details";
 
 const USER_WEIGHT: u32 = 4;

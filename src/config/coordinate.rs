@@ -94,7 +94,7 @@ options! {
 pub(super) struct Coordinate {
     pub(super) section: CoordinateSection,
     pub(super) tls: ServerTlsSection,
-    /// None without TLS, and where something is wrong with it, which has been noted.
+    /// The loaded files; `None` without TLS, and where something is wrong with it, which has been noted.
     #[cfg(feature = "leases")]
     pub(super) loaded: Option<tidegate_runtime::tls::TlsClient>,
     pub(super) limits: Vec<SharedSection>,

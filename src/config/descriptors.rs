@@ -7,8 +7,8 @@
 use super::Config;
 use crate::options::{Place, Problem, Severity};
 
-/// What the process itself needs: its standard streams, the runtime, the log, and the files and
-/// name lookups of a moment.
+/// The descriptors of the process itself: its standard streams, the runtime, the log, and the files and name
+/// lookups of a moment.
 const OWN: u64 = 32;
 /// For each listener: its socket, and one connection in hand while the cap is full.
 const EACH_LISTENER: u64 = 2;
@@ -27,9 +27,9 @@ const ADMIN_MIN: u64 = 8;
 /// How the descriptors are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptors {
-    /// What the process may open.
+    /// The number of descriptors that the process may open.
     pub limit: u64,
-    /// What the config could need.
+    /// The number of descriptors that the config could need.
     pub needed: u64,
     /// Client connections that the config wants.
     pub wanted: u32,
@@ -76,7 +76,7 @@ impl Descriptors {
         }
     }
 
-    /// What to say if they are too few for what the config wants.
+    /// A warning if they are too few for what the config wants.
     #[must_use]
     pub fn warning(&self) -> Option<Problem> {
         let Self {

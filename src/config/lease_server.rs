@@ -64,7 +64,7 @@ pub struct LeaseServer {
     pub parents: Vec<String>,
     /// Set if the servers above use TLS.
     pub parent_tls: Option<TlsClient>,
-    /// What is taken from the network at most.
+    /// The bounds of the network.
     pub reach: NetworkBounds,
     /// How the master is found.
     pub election: election::ElectionSettings,
@@ -85,9 +85,9 @@ pub enum Rules {
     Here(Templates),
     /// In a file in Doorman's form.
     File {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
-        /// What it says now.
+        /// The templates of the file.
         templates: Templates,
     },
     /// In a key of etcd, in Doorman's form.
@@ -104,7 +104,7 @@ pub enum Rules {
 pub struct Checked {
     /// The settings.
     pub config: LeaseServer,
-    /// What works and was probably not meant.
+    /// Options that work and were probably not meant.
     pub warnings: Problems,
 }
 
@@ -455,7 +455,7 @@ fn address(own: &RootSection, notes: &Notes) -> String {
 struct Etcd {
     options: EtcdSection,
     tls: ServerTlsSection,
-    /// None where it is not given, or can't be read.
+    /// The settings; `None` where they are not given, or can't be read.
     settings: Option<etcd::EtcdSettings>,
     /// Whether what is missing has been reported.
     cause: bool,
@@ -553,7 +553,7 @@ fn election(
 struct ZooKeeper {
     options: ZooKeeperSection,
     tls: ServerTlsSection,
-    /// None where something is wrong with it, which has been noted.
+    /// The loaded files; `None` where something is wrong with them, which has been noted.
     loaded: Option<Option<TlsClient>>,
 }
 

@@ -1,8 +1,8 @@
-//! What stands under one header of a config: how it is found, and how it is written.
+//! Parts of a config under one header: how each is found, and how it is written.
 
 use crate::options::{Options, Section, Toml};
 
-/// What the config has under one header. Several parts may share a header.
+/// A part of the config under one header. Several parts may share a header.
 pub(super) trait Part {
     fn read_from(root: &Section<'_>, key: &'static str) -> Self;
 
@@ -20,7 +20,7 @@ impl<T: Options> Part for T {
     }
 }
 
-/// What there may be several of.
+/// A part that there may be several of.
 pub(super) trait Entry: Options {
     const MAX: usize;
 }

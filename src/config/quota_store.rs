@@ -34,7 +34,7 @@ words! {
 }
 
 impl Store {
-    /// What people call it.
+    /// The name of the store for people.
     fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -117,7 +117,7 @@ options! {
 pub(super) struct QuotaStore {
     pub(super) store: QuotaStoreSection,
     pub(super) tls: ServerTlsSection,
-    /// None where something is wrong with it, which has been noted.
+    /// The engine; `None` where something is wrong with it, which has been noted.
     pub(super) engine: Option<Engine>,
 }
 

@@ -92,7 +92,7 @@ pub(super) struct Listen {
     pub(super) listen: ListenSection,
     pub(super) class: ListenerClassSection,
     pub(super) tls: TlsSection,
-    /// None without TLS, and where a file is missing or bad, which has been noted.
+    /// The loaded files; `None` without TLS, and where a file is missing or bad, which has been noted.
     pub(super) loaded: Option<Tls>,
 }
 

@@ -1,4 +1,4 @@
-//! Which limits can be shared with other sidecars, and the settings of those that are.
+//! Limits that can be shared with other sidecars, and the settings of those that are.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

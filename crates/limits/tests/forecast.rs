@@ -85,7 +85,7 @@ struct Ran {
     unknown: usize,
 }
 
-/// What happens to a scheduler, to the calls of these numbers.
+/// An event at a scheduler, for the calls of these numbers.
 enum Event {
     Ends(usize),
     Arrives(usize),

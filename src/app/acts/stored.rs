@@ -75,7 +75,7 @@ impl StoredOverride {
     }
 }
 
-/// What is to go on after a restart. If it is known already, it keeps its beginning.
+/// The act that is to go on after a restart. If it is known already, it keeps its beginning.
 pub(super) fn stored(now: &ActingNow, before: Option<StoredActing>) -> Option<StoredActing> {
     let (pause, since, ends, why, author) = match &now.acting {
         Acting::Running => return None,
@@ -99,7 +99,7 @@ pub(super) fn stored(now: &ActingNow, before: Option<StoredActing>) -> Option<St
     })
 }
 
-/// What is to go on after a restart. What is known already keeps its end by the wall clock.
+/// The overrides that are to go on after a restart. What is known already keeps its end by the wall clock.
 pub(super) fn stored_overrides(
     in_force: Vec<Override>,
     now: Timestamp,

@@ -1,4 +1,4 @@
-//! What held a call, and what holds it: by its facts, and by the queue while it waits.
+//! The causes of a call's wait: by its facts, and by the queue while it waits.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::admit::WaitingNow;
 use crate::call::Facts;
 
 impl Shared {
-    /// What is known of a call that is under way, or ended recently.
+    /// Explains a call that is under way, or ended recently.
     pub(super) fn explained(&self, id: CallId) -> Result<Explained, ApiRefusal> {
         // First, so that its facts are not older.
         let waiting = self.gate.waiting_now(id.0);
@@ -33,7 +33,7 @@ impl Shared {
         Ok(known.explained(id, arrived, now))
     }
 
-    /// Which calls can be explained.
+    /// A sentence about the calls that can be explained.
     fn which_are_known(&self, now: Timestamp) -> String {
         let since = self.lately.remembered_since().map(|at| {
             let seconds = now.since(at).as_secs_f64();
@@ -48,7 +48,7 @@ impl Shared {
 struct Known {
     state: CallState,
     report: Report,
-    /// What the queue knows of it, if it waits there.
+    /// The call in the queue, if it waits there.
     waiting: Option<WaitingNow>,
 }
 
@@ -194,7 +194,7 @@ fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-/// What held a call, the longest first. Wait time without a limit counts as elsewhere.
+/// The causes of a call's wait, the longest first. Wait time without a limit counts as elsewhere.
 fn held(report: &Report) -> Vec<Held> {
     let elsewhere = report.took.queued().saturating_sub(report.delays.total());
     let elsewhere = (!elsewhere.is_zero()).then(|| {

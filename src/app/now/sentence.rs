@@ -1,4 +1,4 @@
-//! One sentence: what waits, and why.
+//! A sentence about the calls that wait, and why.
 
 use std::collections::BTreeMap;
 

@@ -21,10 +21,10 @@ const FAILURES: u32 = 3;
 pub(super) const AT_ONCE: usize = 64;
 /// The pause from one failure to the next probe while it does not.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-/// The same if it requires other credentials, because that check is expensive for some stores.
+/// The pause if the store requires other credentials, because that check is expensive for some stores.
 pub(super) const PAUSE_STRANGER: Duration = Duration::from_secs(1);
 
-/// What a request to the store was, and what its answer shows.
+/// The kind of a request to the store, and what its answer shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
     /// The store answers.
@@ -44,7 +44,7 @@ pub(super) struct Breaker {
     /// When the last failure was counted.
     failed: Option<Instant>,
     not_before: Option<Instant>,
-    /// It failed with a specific error.
+    /// Whether the store failed with a specific error.
     is_wrong: bool,
     /// A write is among the failures, so only a write ends them.
     needs_write: bool,

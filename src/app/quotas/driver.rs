@@ -1,4 +1,4 @@
-//! One task that carries the gate's requests to the store and the answers back.
+//! A task that carries the gate's requests to the store and the answers back.
 
 mod health;
 mod past;
@@ -73,7 +73,7 @@ pub(super) struct Driver {
     seen: Mutex<Seen>,
 }
 
-/// What operators see.
+/// The state of the store for operators.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) health: Health,
@@ -81,7 +81,7 @@ pub(super) struct Seen {
     notes: HashMap<QuotaAt, (Arc<str>, Note)>,
     /// Members beyond the expected number, for longer than a dead one still counts.
     pub(super) excess: usize,
-    /// What this sidecar wrote in the store when it took over; `None` until then.
+    /// The record that this sidecar wrote in the store when it took over; `None` until then.
     begun: Option<Begun>,
 }
 
@@ -140,7 +140,7 @@ struct Carrying {
 /// The log lines about the store. A store that fails now and then must not fill the log.
 #[derive(Default)]
 struct OutageLog {
-    /// Those since it became unavailable.
+    /// The kinds of failures since the store became unavailable.
     kinds: Vec<Kind>,
     /// When the last of all was written.
     at: Option<Instant>,
@@ -169,7 +169,7 @@ struct Asked {
     at: QuotaAt,
     quota: Arc<str>,
     question: QuestionId,
-    /// What to write; else the record is read, or only the time is asked for.
+    /// The record to write; else the record is read, or only the time is asked for.
     write: Option<RecordWrite>,
     taken: Instant,
     /// The longest time of an answer.
@@ -187,7 +187,7 @@ struct Done {
     work: Work,
 }
 
-/// What a request was for.
+/// The purpose of a request.
 enum Work {
     Question {
         answer: QuotaAnswer,
@@ -210,7 +210,7 @@ enum Work {
 struct Failure {
     kind: Kind,
     text: String,
-    /// What it means for the ledger that asked.
+    /// The outcome for the ledger that asked.
     outcome: StoreReply,
 }
 
@@ -219,13 +219,13 @@ struct Failure {
 enum Kind {
     /// No answer came in time.
     Late,
-    /// It does not answer.
+    /// The store does not answer.
     Away,
-    /// It requires other credentials.
+    /// The store requires other credentials.
     Stranger,
-    /// It is another kind of server.
+    /// The server is of another kind.
     Garbage,
-    /// It is running, and refuses this key.
+    /// The store is running, and refuses this key.
     Key,
 }
 

@@ -1,4 +1,4 @@
-//! What is known of one key while the gate knows it.
+//! The state of a key while the gate uses it.
 //!
 //! There may be very many keys, so a key is small here: no task, no watch, and nothing on the
 //! heap except its name, unless the store has settings of it.
@@ -9,21 +9,21 @@ use tidegate_quota::{RecordKey, StoredSettings};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-/// One key. Dropping it ends the work for it.
+/// A key that is kept up to date. Dropping it ends the work for it.
 pub(super) struct Tended {
     /// The place of its record.
     pub(super) key: RecordKey,
-    /// Which it is.
+    /// The quota and the key.
     pub(super) of: QuotaKey,
     /// When its settings were last read; `None` before the first time.
     pub(super) read_at: Option<Instant>,
-    /// They are being read now.
+    /// Whether the settings are being read now.
     pub(super) is_reading: bool,
     /// The store has refused it since the last answer.
     pub(super) refused: bool,
-    /// Its settings in the store, if any.
+    /// The key's settings in the store, if any.
     pub(super) said: Option<Box<StoredSettings>>,
-    /// Its own rule, if it is not the quota's.
+    /// The key's own rule, if it is not the quota's.
     pub(super) rule: Option<Box<WindowRule>>,
     pub(super) watching: Option<AbortOnDropHandle<()>>,
 }
@@ -54,7 +54,7 @@ impl Tended {
         }
     }
 
-    /// Its known settings.
+    /// The known settings of the key.
     pub(super) fn said(&self) -> StoredSettings {
         self.said.as_deref().cloned().unwrap_or_default()
     }

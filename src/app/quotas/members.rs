@@ -25,7 +25,7 @@ pub(super) struct Settled {
 }
 
 impl Settled {
-    /// None yet.
+    /// A count without members.
     pub(super) fn new(lifetime: Duration) -> Self {
         Self {
             lifetime,

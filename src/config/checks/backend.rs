@@ -16,12 +16,12 @@ use crate::options::kind::{show_duration, show_size};
 
 use super::super::sections::Sections;
 
-/// What one read of the real sdkserver takes.   bytes
+/// The bytes that one read of the real sdkserver takes.   bytes
 const SDKSERVER_READ: usize = 4096;
 /// Apache's default `KeepAliveTimeout`.
 const APACHE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// What each kind means, for an operator who has to choose.
+/// The meaning of each kind, for an operator who has to choose.
 const ADD_KIND: &str = "add kind = \"zvm\" or kind = \"http\" to [backend]. \"zvm\": sdkwsgi, the \
                         HTTP side of the z/VM SDK server; its routes and functions are known, and \
                         those that never reach SMAPI, such as POST /token, meet no limit. \

@@ -64,7 +64,7 @@ fn functions_are_known(all: &Sections, functions: &Functions<'_>, notes: &Notes)
     }
 }
 
-/// What stands for functions of the built-in table needs the table.
+/// Checks that names of groups of functions are used only with the built-in table.
 fn table_is_there(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
     const CURE: &str = "leave it out, or write kind = \"zvm\" in [backend] if that is true";
     if functions.has_table() {

@@ -11,7 +11,7 @@ use super::super::coordinate::{Coordinate, SharedSection};
 use super::super::sections::Sections;
 use super::super::shared_limits::{Known, in_metrics, known};
 
-/// What depends on two options at once.
+/// Checks options that depend on each other.
 pub(super) fn check(all: &Sections, notes: &Notes) {
     let Coordinate {
         section, limits, ..
@@ -121,7 +121,7 @@ fn safe_fits(shared: &SharedSection, name: &str, number: &Known, safe: f64, note
     }
 }
 
-/// What a limit keeps for a class is kept of a small share, too, and may be all of it.
+/// Checks the reserves of a limit: they are kept of a small share, too, and may be all of it.
 fn reserves_fit(shared: &SharedSection, name: &str, safe: f64, all: &Sections, notes: &Notes) {
     for class in all.classes.iter().map(|it| &it.class) {
         let reserve = match name {

@@ -1,4 +1,4 @@
-//! Which functions there can be: those of the backend's table, and those that routes name. With
+//! The functions that there can be: those of the backend's table, and those that routes name. With
 //! `limits.allow_unknown`, any.
 //!
 //! A limit with a misspelt function protects nothing, so that is an error; elsewhere a name
@@ -13,7 +13,7 @@ use super::super::sections::Sections;
 
 /// The functions that a call can have.
 pub(super) struct Functions<'a> {
-    /// None where they are not known, and no name is doubted.
+    /// The names; `None` where they are not known, and no name is doubted.
     names: Option<Vec<&'a str>>,
     kind: BackendKind,
     allow_unknown: bool,
@@ -37,7 +37,7 @@ impl<'a> Functions<'a> {
         }
     }
 
-    /// What the built-in table has under this name, if it applies.
+    /// The function of this name in the built-in table, if the table applies.
     pub(super) fn built_in(&self, name: &str) -> Option<&'static Function> {
         self.kind.function(name)
     }
@@ -61,8 +61,7 @@ impl<'a> Functions<'a> {
         }
     }
 
-    /// What to say of a name that no call can have. `also` are words that stand for more
-    /// than one function.
+    /// The doubt about a name that no call can have. `also` are words that stand for more than one function.
     pub(super) fn doubt(&self, name: &str, also: Option<&'a str>) -> Option<Mistake> {
         let names = self.names.as_ref()?;
         if names.contains(&name) || also == Some(name) {

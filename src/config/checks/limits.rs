@@ -27,7 +27,7 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
     observed(all, notes);
 }
 
-/// What follows from limits that only observe.
+/// Checks the consequences of limits that only observe.
 fn observed(all: &Sections, notes: &Notes) {
     let limits = &all.limits;
     let by_itself = &limits.outstanding_mode;

@@ -177,7 +177,7 @@ fn most_expensive_can_pass(RateLimit { limit, quota }: &RateLimit, all: &Section
     }
 }
 
-/// What the most expensive call costs that meets limits.
+/// The cost of the most expensive call that meets limits.
 fn most_expensive(costs: &Costs, exempt: &[&str]) -> TokenCount {
     let functions = costs.functions.iter();
     let functions = functions.filter(|(name, _)| !exempt.contains(&&***name));
@@ -186,7 +186,7 @@ fn most_expensive(costs: &Costs, exempt: &[&str]) -> TokenCount {
     })
 }
 
-/// What a quota counts for a call of this cost.   tokens
+/// The tokens that a quota counts for a call of this cost.   tokens
 fn whole_tokens(cost: TokenCount) -> u64 {
     cost.tokens().ceil() as u64
 }

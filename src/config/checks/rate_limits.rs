@@ -146,7 +146,7 @@ fn bucket(limit: &RateLimitSection, profiles: &Profiles, notes: &Notes) {
     }
 }
 
-/// One call can close a bucket for longer than its callers wait.
+/// Whether one call can close a bucket for longer than its callers wait.
 fn is_closed_for_long(limit: &RateLimitSection, profiles: &Profiles, costs: &Costs, notes: &Notes) {
     let (most_expensive, fill) = (
         costs.range(None).most_expensive.get(),

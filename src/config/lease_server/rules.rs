@@ -84,7 +84,7 @@ pub(super) fn checked(
 /// Where the keys of a rule stand, by the names that its mistakes have.
 pub(super) struct Keys {
     rule: At,
-    /// None for a key that could not be read, which has been reported.
+    /// The place of each key; `None` for a key that could not be read, which has been reported.
     places: BTreeMap<String, Option<At>>,
 }
 

@@ -6,7 +6,7 @@ use super::{QuotaStore, Store};
 use crate::options::Notes;
 
 impl QuotaStore {
-    /// None, with a note that names the feature.
+    /// Returns no engine, with a note that names the feature.
     pub(super) fn shared(&mut self, store: Store, notes: &Notes) -> Option<Engine> {
         let cause = format!("this build has no quotas in {}", store.name());
         let cure = "build it with --features quotas, or write engine = \"memory\"";

@@ -8,7 +8,7 @@ use crate::config::{identity_of, pem_mistake as mistake, read_pem};
 use crate::options::shown::quoted;
 use crate::options::{Mark, Mistake, Notes};
 
-/// What is spoken inside TLS, as a server may ask.
+/// The protocols inside TLS, as a server may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::config) enum Inside {
     Http2,

@@ -62,7 +62,7 @@ pub(crate) struct Submitted {
     kept_of: Vec<usize>,
 }
 
-/// What happens to a scheduler.
+/// An event at a scheduler.
 #[derive(Debug)]
 pub(crate) enum Event {
     Closes,

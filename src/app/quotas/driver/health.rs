@@ -1,4 +1,4 @@
-//! What answers say about the store, its members and its records, and what operators see of it.
+//! The health of the store, its members and its records by its answers, as operators see it.
 
 use std::mem;
 

@@ -1,4 +1,4 @@
-//! What the sidecar before this one may have spent of its own share.
+//! Spending of the sidecar before this one from its own share.
 //!
 //! A sidecar that starts does not know whether a process before it has spent its own share of the
 //! window that runs, so it does not spend that share. A sidecar that is alone can know: it keeps a
@@ -115,7 +115,7 @@ impl Driver {
     }
 }
 
-/// What a sidecar that has drained says; `None` if it has not.
+/// The moment that a sidecar has noted when it drained; `None` if it has not.
 fn touched_until(word: &[u8]) -> Option<Duration> {
     let word = str::from_utf8(word).ok()?;
     let millis = word.strip_prefix(TOUCHED)?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! What is asked of the store, each until its deadline.
+//! Questions to the store, each until its deadline.
 
 use tidegate_limits::quota::{RecordWrite, StoreReply};
 use tidegate_quota::{RecordKey, StoreEntry, StoreError, StoredSettings, SwapResult};
@@ -109,7 +109,7 @@ impl Driver {
     }
 }
 
-/// What the store answers until the deadline.
+/// The answer of the store until the deadline.
 async fn in_time<T>(
     deadline: Instant,
     answer: impl Future<Output = Result<T, StoreError>>,

@@ -1,5 +1,5 @@
-//! What is asked without a question of a key: whether the store is back, what time it is, and what it
-//! configures for keys.
+//! Requests without a question of a key: whether the store is back, what time it is, and what it configures for
+//! keys.
 
 use std::sync::Arc;
 
