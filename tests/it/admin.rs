@@ -32,7 +32,7 @@ struct Fake {
     hangs: AtomicBool,
     /// How often these were asked for.
     asked: AtomicUsize,
-    /// What waits and why.
+    /// The sentence about the calls that wait, and why.
     sentence: Mutex<String>,
 }
 
@@ -45,7 +45,7 @@ impl Fake {
     }
 }
 
-/// One quota, of which one key is known.
+/// The state of a quota, of which one key is known.
 pub(crate) fn quotas(keys_max: usize) -> QuotasState {
     let key = QuotaKeyState {
         key: "<i>alice</i>".into(),

@@ -62,7 +62,7 @@ async fn started(config: &str) -> Sidecar {
     .await
 }
 
-/// What a backend saw of a storm.
+/// The load of a storm, as a backend saw it.
 #[derive(Default)]
 struct Load {
     at_once: AtomicUsize,
@@ -93,7 +93,7 @@ async fn service(load: Arc<Load>) -> Scripted {
     .await
 }
 
-/// What an operator can ask a sidecar for.
+/// The pages that an operator can ask a sidecar for.
 const PAGES: [&str; 22] = [
     "/",
     "/errors",

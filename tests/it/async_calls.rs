@@ -62,7 +62,7 @@ fn text(backend: SocketAddr, tasks: &str, limits: &str, sections: &str) -> Strin
     )
 }
 
-/// One call at the backend, and no other limit within reach.
+/// Limits of one call at the backend, and no other limit within reach.
 const ONE: &str = "per_window = \"total:1000\"\noutstanding = 1";
 
 struct Stage {
@@ -827,8 +827,8 @@ fn digits(text: &str) -> u64 {
     digits.parse().expect("a number")
 }
 
-/// What makes a call's own task panic: a body that does when it is read, which is while the
-/// call is past the gate and half sent.
+/// A body that makes a call's own task panic: it does when it is read, which is while the call is past the gate and
+/// half sent.
 struct Panics;
 
 impl http_body::Body for Panics {

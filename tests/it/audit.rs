@@ -23,7 +23,7 @@ const WINDOW: u64 = 100 * MILLI;
 /// 2026-11-22, in nanoseconds since the epoch, and a whole number of windows.
 const DAY: u64 = 1_795_305_600 * 1_000_000_000;
 
-/// One process, and how far its clock is off.
+/// A process, and how far its clock is off.
 struct Process {
     /// When it started, in truth.   ns since the epoch
     started: u64,
@@ -34,13 +34,13 @@ struct Process {
 }
 
 impl Process {
-    /// What it takes a moment for.
+    /// The time that the process takes a moment for.
     fn wall(&self, at: u64) -> u64 {
         at.saturating_add_signed(self.error)
     }
 }
 
-/// One call, in true times.   ns since the epoch
+/// A call, in true times.   ns since the epoch
 #[derive(Clone, Debug)]
 struct Call {
     process: usize,

@@ -61,7 +61,7 @@ impl Authority {
         text(&self.folder.path().join("ca.pem")).to_owned()
     }
 
-    /// The same as text.
+    /// The certificate of the authority as text.
     pub(crate) fn pem(&self) -> String {
         self.issuer.pem()
     }
@@ -72,7 +72,7 @@ impl Authority {
         self.write(names, Self::params(names))
     }
 
-    /// The same, which is no longer valid.
+    /// Issues a certificate that is no longer valid.
     pub(crate) fn issue_expired(&self, names: &[&str]) -> Issued {
         let mut params = Self::params(names);
         params.not_before = date_time_ymd(2019, 1, 1);

@@ -144,7 +144,7 @@ impl Python {
     }
 }
 
-/// What has happened at a backend of ours.
+/// The events at a backend of ours.
 #[derive(Clone, Default)]
 struct Seen {
     connections: Arc<AtomicUsize>,
@@ -162,7 +162,7 @@ impl Seen {
 /// How it ends a connection after a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ends {
-    /// It keeps it.
+    /// The backend keeps the connection.
     Never,
     /// After this time, with the end of TLS, or without.
     After(Duration, bool),
@@ -322,7 +322,7 @@ async fn many_calls_over_a_kept_connection_take_one_handshake() {
     assert_eq!(backend.seen.all(), [11, 9, 60]);
 }
 
-/// What is wrong with a backend's certificate, and what is said of it.
+/// A fault of a backend's certificate, and the message about it.
 struct Wrong {
     own: Issued,
     cause: &'static str,

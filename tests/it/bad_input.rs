@@ -81,7 +81,7 @@ fn assert_refused(answer: &str, reason: Reason, case: &str) {
     assert!(answer.get("retryAfter").is_none(), "{case}: {answer}");
 }
 
-/// The same in HTTP dress, and the connection is closed.
+/// Checks that a request in HTTP dress is refused, and the connection is closed.
 fn assert_refused_http(answer: &str, reason: Reason, case: &str) {
     let (head, body) = answer.split_once("\r\n\r\n").expect("an answer in HTTP");
     let status = format!("HTTP/1.1 {}", reason.status().as_u16());

@@ -17,11 +17,11 @@ use crate::sidecar::Sidecar;
 use crate::storm::{clients, slow_backend};
 use crate::support::{PATIENCE, Scripted, array, ask, both, listens};
 
-/// One Chromium at a time: two of them would be slow on a small machine.
+/// A lock for one Chromium at a time: two of them would be slow on a small machine.
 static BROWSERS: Semaphore = Semaphore::const_new(1);
 /// The longest time for one thing.
 const LONGEST: Duration = Duration::from_secs(90);
-/// What a caller could be named to run a program in the page of an operator.
+/// A name of a caller that would run a program in the page of an operator.
 const NAME: &str =
     r#"</script><script>globalThis.hacked=1</script><img src=x onerror="globalThis.hacked=1">"#;
 
@@ -75,7 +75,7 @@ async fn tries(what: &str, sidecar: &Sidecar, more: &[(&str, &str)]) {
     tries_at(what, sidecar.admin, more).await;
 }
 
-/// The same at any address.
+/// Tries the page at any address.
 async fn tries_at(what: &str, address: SocketAddr, more: &[(&str, &str)]) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     assert!(

@@ -1,4 +1,4 @@
-//! What a client and an operator use to find a call again: its id in the answer, and its trace.
+//! Ids that a client and an operator use to find a call again: in the answer, and its trace.
 
 use tokio::io::AsyncWriteExt;
 

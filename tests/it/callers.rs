@@ -75,7 +75,7 @@ impl Door {
         Self::with(&config(more))
     }
 
-    /// One whose calls wait in turn for every limit.
+    /// Opens a door whose calls wait in turn for every limit.
     pub(crate) fn open_in_turn(more: &str) -> Self {
         Self::with(&config_in_turn(more))
     }
@@ -300,8 +300,8 @@ async fn a_client_with_many_addresses_of_one_ipv6_prefix_has_the_turns_of_one_ca
     );
 }
 
-/// The same through the real process, which may be later than its bucket by what xen-api's
-/// own live test allows: a fifth, half a second, and what as many calls take without a limit.
+/// Sends the calls through the real process, which may be later than its bucket by what xen-api's own live test
+/// allows: a fifth, half a second, and what as many calls take without a limit.
 #[tokio::test]
 async fn a_hundred_calls_through_the_real_process_take_as_long_as_their_bucket_says() {
     const FLOOR: f64 = 2.25;

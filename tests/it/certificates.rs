@@ -54,7 +54,7 @@ impl Authority {
         self.issue_with(names, |_| {})
     }
 
-    /// The same, changed before it is signed.
+    /// Issues a certificate that is changed before it is signed.
     pub(crate) fn issue_with(
         &self,
         names: &[&str],
@@ -102,9 +102,9 @@ pub(crate) enum Shows<'a> {
     Nothing,
     /// A certificate with this common name.
     Name(&'a str),
-    /// One that no known authority has signed.
+    /// A certificate that no known authority has signed.
     Forged(&'a str),
-    /// One of X.509 version 1, with this common name.
+    /// A certificate of X.509 version 1, with this common name.
     Version1(&'a str),
 }
 
@@ -176,7 +176,7 @@ impl Files {
         )
     }
 
-    /// The same, and clients are asked for certificates.
+    /// The config of a listener that asks clients for certificates.
     pub(crate) fn asking(&self, client_auth: &str, more: &str) -> String {
         let client_ca = self.path("clients.crt");
         self.section(&format!(

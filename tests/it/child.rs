@@ -84,11 +84,11 @@ impl Drop for Process {
     }
 }
 
-/// What one stream of a process has printed so far.
+/// The lines that one stream of a process has printed so far.
 #[derive(Clone)]
 pub(crate) struct Lines(Arc<Printed>);
 
-/// What came of looking for something.
+/// The result of looking for something.
 pub(crate) enum Found<T> {
     It(T),
     /// The stream ended first.

@@ -53,7 +53,7 @@ fn text(queue: &str, limits: &str, sections: &str) -> String {
 }
 
 const IN_TURN: &str = "postpone = \"in_turn\"";
-/// One call after another, and no window in the way.
+/// Limits that run one call after another, with no window in the way.
 const ONE_AT_A_TIME: &str = "window = \"0s\"\noutstanding = 1";
 
 impl Stages {
@@ -76,7 +76,7 @@ impl Stages {
         })
     }
 
-    /// What a call of the socket protocol asks of the gate, and its record.
+    /// The ask of a call of the socket protocol at the gate, and its record.
     fn ask(&self, function: &str, guest: &str) -> (Ask, Arc<Record>) {
         let origin = Origin {
             identity: identity("test", ([127, 0, 0, 1], 50_000)),
@@ -122,7 +122,7 @@ impl Stages {
             .await
     }
 
-    /// The same of one that ends like this.
+    /// Runs a call that ends like this.
     async fn call_with(
         self: Arc<Self>,
         function: &'static str,
@@ -389,7 +389,7 @@ async fn a_user_call_that_failed_promotes_no_read_after_it() {
     }
 }
 
-/// The same with what the backend says on the wire, over both protocols.
+/// Checks the promotion with a backend's words on the wire, over both protocols.
 #[tokio::test]
 async fn a_write_that_the_backend_refused_promotes_no_poll_of_its_guest() {
     const REFUSED: &[u8] = br#"{"overallRC": 404, "rc": 404, "rs": 1, "errmsg": "no such guest", "modID": 40, "output": ""}"#;

@@ -120,7 +120,7 @@ async fn ten_abandoned_downloads_are_not_read_to_their_end() {
     }
 }
 
-/// What becomes of a call whose client has left.
+/// The fate of a call whose client has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Closed,

@@ -1,6 +1,6 @@
-//! What happens when the clock makes a step: the machine was suspended, or the process stood still.
-//! The one clock is stepped, so every timer finds its moment long past at once. Leases are in
-//! `lease_client`, quotas in `quota`, and the time of day in `faults`.
+//! Steps of the clock: the machine was suspended, or the process stood still. The one clock is stepped, so every
+//! timer finds its moment long past at once. Leases are in `lease_client`, quotas in `quota`, and the time of day
+//! in `faults`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -317,7 +317,7 @@ async fn a_read_is_shared_by_those_who_come_while_it_waits_and_while_it_runs() {
     );
 }
 
-/// One call holds the only slot, so that a read has to wait.
+/// A stage where one call holds the only slot, so that a read has to wait.
 async fn busy_stage(coalesce: &str) -> (Stage, JoinHandle<String>) {
     let mut stage = Stage::new(OK, coalesce, "outstanding = 1").await;
     let before = stage.asks(array("guest_get_power_state", "X"));
@@ -928,7 +928,7 @@ async fn a_read_whose_limits_open_too_late_is_refused_at_once() {
     assert_eq!(told, (Reason::DeadlineUnreachable, 0));
 }
 
-/// What a guest's state was at the backend, counted in writes.
+/// The versions of guests at the backend, counted in writes.
 #[derive(Default)]
 struct Versions(std::sync::Mutex<std::collections::HashMap<String, u64>>);
 

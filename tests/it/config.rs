@@ -46,7 +46,7 @@ http = \"http://127.0.0.1:8081\"
 per_window = \"total:30\"
 ";
 
-/// One line more, as the tests below count the lines.
+/// A line that changes nothing, as the tests below count the lines.
 const CALM: &str = "max_wait = \"50s\"\n";
 
 /// With the ports that all texts have: 8081 and 2000 in front, 8080 and 2001 behind.
@@ -81,8 +81,7 @@ fn with(lines: &str) -> String {
     format!("{LEAST}{CALM}{lines}\n")
 }
 
-/// One line, in its own section, is exactly one error that says these words, in message or
-/// cure.
+/// Checks that one line, in its own section, is exactly one error with these words, in message or cure.
 #[track_caller]
 fn wrong(section: &str, line: &str, words: &[&str]) {
     let text = match section {

@@ -28,7 +28,7 @@ use crate::support::{self, Answer, OK, PATIENCE, Scripted, array, closed_port, c
 /// Per second, and at once, over all sidecars.
 const TOTAL: usize = 12;
 const OUTSTANDING: usize = 7;
-/// What each sidecar always owns of the total.
+/// The share that each sidecar always owns of the total.
 const SAFE: u64 = 2;
 const WINDOW: Duration = Duration::from_secs(1);
 
@@ -143,7 +143,7 @@ async fn server(port: u16, learning: &str) -> Killable<SocketAddr> {
     server_that_lends(port, learning, "lease = \"3s\", refresh = \"1s\"").await
 }
 
-/// The same, with other leases.
+/// A server with other leases.
 async fn server_that_lends(port: u16, learning: &str, leases: &str) -> Killable<SocketAddr> {
     let text = format!(
         r#"

@@ -29,7 +29,7 @@ const SPAN: &str = "$__rate_interval";
 /// A panel of the first row: title, unit, and queries with their legends.
 type Glance = (&'static str, &'static str, Vec<(String, &'static str)>);
 
-/// What an operator looks at first.
+/// The figures that an operator looks at first.
 fn first_row() -> Vec<Glance> {
     let rate = |name: &str, by: &str| format!("sum by ({by}) (rate({name}{{{OF}}}[{SPAN}]))");
     let level = |name: &str| format!("sum by (instance) ({name}{{{OF}}})");
@@ -386,7 +386,7 @@ async fn client(addr: SocketAddr, number: usize) {
     }
 }
 
-/// What a storm must show, above zero.
+/// The series that a storm must show, above zero.
 const SHOWN_BY_A_STORM: [&str; 9] = [
     "tidegate_queue_depth{",
     "tidegate_queue_oldest_seconds{",

@@ -36,7 +36,7 @@ fn documents() -> Vec<String> {
     found
 }
 
-/// What stands outside of blocks.
+/// The text outside of blocks.
 fn prose(document: &str) -> impl Iterator<Item = &str> {
     document.split("```").step_by(2)
 }
@@ -51,7 +51,7 @@ fn blocks<'a>(document: &'a str, language: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// What stands in code font, outside of blocks.
+/// The text in code font, outside of blocks.
 fn code(document: &str) -> Vec<&str> {
     prose(document)
         .flat_map(|prose| prose.split('`').skip(1).step_by(2))
@@ -199,7 +199,7 @@ fn anchors(document: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// What a link of a page lacks: its file, or the heading in it.
+/// The missing target of a link: its file, or the heading in it.
 fn dead(page: &str, link: &str) -> Option<String> {
     let (target, anchor) = match link.split_once('#') {
         Some((target, anchor)) => (target, Some(anchor)),

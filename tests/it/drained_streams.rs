@@ -1,4 +1,5 @@
-//! What has no end of its own does not keep a drain: event streams and tunnels are cut off, and the rest is finished.
+//! Streams without an end of their own do not keep a drain: event streams and tunnels are cut off, and the rest is
+//! finished.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use crate::sidecar::{Sidecar, field};
 use crate::support::{PATIENCE, connect, read_all, read_until, sending};
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: t\r\n\r\n";
-/// What a stream has in these tests, unless one says another.
+/// The time of a stream in these tests, unless one says another.
 const STREAMS: Duration = Duration::from_millis(400);
 
 fn config(protocol: &str, backend: SocketAddr, streams: Duration) -> String {

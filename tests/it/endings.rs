@@ -25,7 +25,7 @@ enum Told {
     WebSocket,
 }
 
-/// What the client must see.
+/// The end that the client must see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientSees {
     /// The whole message, with a clean end.
@@ -36,11 +36,11 @@ enum ClientSees {
     Reset,
     /// A whole reply with this status, from Tidegate or the backend.
     Status(u16),
-    /// Nothing, because it has left.
+    /// The client sees no end, because it has left.
     Left,
 }
 
-/// What the backend must see.
+/// The end that the backend must see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BackendSees {
     /// The next call on the same connection.
@@ -49,7 +49,7 @@ enum BackendSees {
     Closed,
     /// A reset, within a second.
     Reset,
-    /// Nothing, because it has ended the connection.
+    /// The backend sees no end, because it has ended the connection.
     Itself,
 }
 
@@ -123,7 +123,7 @@ endings! {
         websocket: ("a tunnel has no framing")
     }
 
-    /// Its last chunk has come.
+    /// The last chunk of the reply has come.
     chunks_complete = ChunksComplete {
         small: ("a reply of chunks has no length to give to the client")
         large: ("a reply of chunks has no length to give to the client")
@@ -133,7 +133,7 @@ endings! {
         websocket: ("a tunnel has no framing")
     }
 
-    /// It has no framing, and its connection ends in a FIN.
+    /// The reply has no framing, and its connection ends in a FIN.
     close = Close {
         small: ("a reply up to the end of its connection has no length to give to the client")
         large: ("a reply up to the end of its connection has no length to give to the client")
@@ -143,7 +143,7 @@ endings! {
         websocket: (Whole, Itself, "passed", "")
     }
 
-    /// Its connection is reset in the middle. Without a length it has no framing.
+    /// The connection is reset in the middle. Without a length it has no framing.
     reset = Reset {
         small: (Status(502), Itself, "failed", "backend_cut")
         large: (Cut, Itself, "failed", "backend_cut")
@@ -153,7 +153,7 @@ endings! {
         websocket: (Reset, Itself, "failed", "backend_cut")
     }
 
-    /// Its connection ends in a FIN before the last chunk.
+    /// The connection ends in a FIN before the last chunk.
     chunks_cut = ChunksCut {
         small: ("a reply of chunks has no length to give to the client")
         large: ("a reply of chunks has no length to give to the client")
@@ -163,7 +163,7 @@ endings! {
         websocket: ("a tunnel has no framing")
     }
 
-    /// Its connection ends in a FIN before all bytes of its length.
+    /// The connection ends in a FIN before all bytes of the length.
     length_cut = LengthCut {
         small: (Status(502), Itself, "failed", "backend_cut")
         large: (Cut, Itself, "failed", "backend_cut")
@@ -173,8 +173,8 @@ endings! {
         websocket: ("a tunnel has no framing")
     }
 
-    /// Its TLS connection is closed in the middle, without the alert that says so. Without a length it has
-    /// no framing.
+    /// The TLS connection is closed in the middle, without the alert that says so. Without a length it has no
+    /// framing.
     tls_cut = TlsCut {
         small: (Status(502), Itself, "failed", "backend_cut")
         large: (Cut, Itself, "failed", "backend_cut")

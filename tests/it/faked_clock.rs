@@ -17,7 +17,7 @@ pub(crate) struct FakedClock {
 }
 
 impl FakedClock {
-    /// They are behind by this much.
+    /// A clock whose readings are behind by this much.
     pub(crate) fn new(time_of_day: Duration, monotonic: Duration) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let this = Self { folder };

@@ -76,7 +76,7 @@ fn none_is_broken(all: &[(Under, Ran)]) {
     assert!(told.is_empty(), "{told}");
 }
 
-/// What the account must find in each stand-in.
+/// The broken promise that the account must find in each stand-in.
 fn found_in(wrong: Wrong) -> Option<Broken> {
     Some(match wrong {
         Wrong::Nothing => return None,
@@ -151,7 +151,7 @@ async fn after_any_fault_it_recovers_and_accounts_for_every_call() {
     none_is_broken(&all);
 }
 
-/// Its answer may have been on its way when it closed its sending side.
+/// An answer may have been on its way when the client closed its sending side.
 #[tokio::test]
 async fn a_client_that_half_closed_makes_its_next_call_over_another_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

@@ -266,7 +266,7 @@ fn crates_depend_only_on_those_below_them() {
 /// The place of a module: the names from its crate's root down to it.
 type Place = Vec<String>;
 
-/// What each module of a crate imports of the same crate, by its `use` lines. Tests do not count.
+/// The imports of each module of a crate from the same crate, by its `use` lines. Tests do not count.
 fn graph(src: &Path) -> BTreeMap<Place, BTreeSet<Place>> {
     let mut files = Vec::new();
     sources(src, &mut files);

@@ -16,12 +16,12 @@ use crate::support::{
     Held, PATIENCE, Scripted, Stack, ask, connect, read_all, read_until, sending, within_limits,
 };
 
-/// What a client writes that wants to be taken for another.
+/// Fields of a client that wants to be taken for another.
 const LIES: &str = "X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\n\
                     X-Forwarded-Host: evil.example\r\nForwarded: for=10.0.0.1;proto=https\r\n\
                     X-Real-IP: 10.0.0.1\r\n";
 
-/// What a service gets of a client at 127.0.0.1 that is not believed.
+/// The fields that a service gets of a client at 127.0.0.1 that is not believed.
 const TRUTH: [&str; 5] = [
     "forwarded: for=127.0.0.1;host=t;proto=http",
     "x-forwarded-for: 127.0.0.1",

@@ -50,11 +50,11 @@ enum Variant {
     Alone,
     /// At once, and the canary behind them.
     Canary,
-    /// The same in two pieces.
+    /// The request comes in two pieces.
     Cut(usize),
 }
 
-/// What one run of a case showed.
+/// The result of one run of a case.
 struct Run {
     seen: Vec<Seen>,
     got: Got,
@@ -140,8 +140,8 @@ impl Run {
         .collect()
     }
 
-    /// What is wrong, whatever the case: the backend sees only requests with one meaning, each
-    /// answer belongs to its request, and the next client is not affected.
+    /// The faults of a run, whatever the case: the backend sees only requests with one meaning, each answer belongs
+    /// to its request, and the next client is not affected.
     fn wrongs(&self) -> Vec<String> {
         let mut wrongs = Vec::new();
         wrongs.extend(self.seen.iter().filter_map(ambiguous));
@@ -199,7 +199,7 @@ fn ambiguous(seen: &Seen) -> Option<String> {
     }
 }
 
-/// What `http_desync_guardian` says against a request.
+/// The doubt of `http_desync_guardian` about a request.
 fn doubt(request: &Message) -> Option<String> {
     let verdict = HttpRequestData::analyze_raw_request(&request.head);
     let is_sound = match verdict.tier {

@@ -528,7 +528,7 @@ async fn no_backend_for_a_call_is_said_with_501() {
     );
 }
 
-/// What each client sends with a GET and a POST, as recorded.
+/// The fields that each client sends with a GET and a POST, as recorded.
 const USUAL: [&str; 8] = [
     // zvmconnector of nova, and python-requests.
     "GET /guests HTTP/1.1\r\nHost: t\r\nUser-Agent: python-requests/2.31.0\r\nAccept-Encoding: gzip, deflate\r\nAccept: */*\r\nConnection: keep-alive\r\nX-Auth-Token: abc\r\nContent-Type: application/json\r\n\r\n",

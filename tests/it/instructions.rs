@@ -223,7 +223,7 @@ fn with_what_they_call(profile: &str) -> BTreeMap<String, u64> {
     counts
 }
 
-/// What is in the file of bounds.
+/// The contents of the file of bounds.
 #[derive(Deserialize)]
 struct Bounds {
     rustc: String,

@@ -48,7 +48,7 @@ async fn sent(agent: &Running, head: &str, body: &str) -> TcpStream {
     stream
 }
 
-/// What the agent answers: status and body; null if there is none.
+/// The answer of the agent: status and body; null if there is none.
 pub(crate) async fn asked(agent: &Running, head: &str, body: &str) -> (u16, Value) {
     read(sent(agent, head, body).await).await
 }
@@ -92,7 +92,7 @@ impl Stage {
         read(stream).await.0
     }
 
-    /// One field of one resource.
+    /// A field of a resource.
     async fn field(&self, id: &str, field: &str) -> Value {
         let (_, all) = self.ask("GET /v1/resources", "").await;
         let all = all.as_array().expect("a list");

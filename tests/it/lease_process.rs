@@ -101,7 +101,7 @@ impl Process {
     }
 }
 
-/// What a client asks of a resource.
+/// The part of a client's request about a resource.
 fn part(resource: &str, has: Option<wire::Lease>, wants: f64) -> ResourceRequest {
     ResourceRequest {
         resource_id: resource.to_owned(),

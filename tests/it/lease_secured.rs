@@ -83,7 +83,7 @@ fn tls(own: &Issued, client_ca: &Authority) -> String {
     )
 }
 
-/// What tests/peers/setup.sh installs.
+/// The program that tests/peers/setup.sh installs.
 fn grpcurl(arguments: &[&str]) -> Command {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(".venv-peers/bin/grpcurl");
     assert!(

@@ -73,7 +73,7 @@ fn request(who: &str, resource: Vec<ResourceRequest>) -> GetCapacityRequest {
     }
 }
 
-/// What one client is granted of one resource.
+/// The grant of a client for a resource.
 async fn granted(client: &mut CapacityClient<Channel>, who: &str, of: &str, wants: f64) -> f64 {
     let asked = request(who, vec![wish(of, wants)]);
     let answer = client.get_capacity(asked).await.expect("an answer");
@@ -660,7 +660,7 @@ async fn get(server: &LeaseServer, path: &str) -> Answer {
     get_with(server, path, "Host: 127.0.0.1\r\n").await
 }
 
-/// The same with these headers.
+/// Gets a page with these headers.
 async fn get_with(server: &LeaseServer, path: &str, headers: &str) -> Answer {
     let address = server.status_address().expect("there is one");
     let asked = format!("GET {path} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n");

@@ -48,8 +48,7 @@ async fn sent(stack: &Stack, protocol: &str, userid: &str) -> TcpStream {
     sending(stack.addr, request(protocol, userid)).await
 }
 
-/// One call runs, a second waits, sends `more` and leaves as `leave` says; a third then gets
-/// the slot.
+/// Runs one call while a second waits, sends `more` and leaves as `leave` says; a third then gets the slot.
 async fn one_leaves_while_it_waits(protocol: &'static str, more: &str, leave: fn(TcpStream)) {
     let mut held = Held::start(if protocol == "socket" { OK } else { HTTP_OK }).await;
     let stack = Stack::start(&limits(&held, protocol));
@@ -290,7 +289,7 @@ async fn a_half_close_waits_where_the_listener_says_so() {
     stack.at_rest().await;
 }
 
-/// The same for both protocols: a half-close waits, a reset behind it does not.
+/// A reset behind a half-close ends the call over both protocols, and a half-close alone waits.
 #[tokio::test]
 async fn a_reset_ends_the_call_also_where_a_half_close_does_not() {
     for protocol in ["socket", "http"] {

@@ -161,7 +161,7 @@ fn ended() -> Ended {
     Ended { facts, took }
 }
 
-/// The same with changes.
+/// Facts of an ended call, with changes.
 fn ended_with(change: impl FnOnce(&mut Ended)) -> Ended {
     let mut ended = ended();
     change(&mut ended);
@@ -191,7 +191,7 @@ fn written(look: Look, lines: &[Ended]) -> String {
     out.text()
 }
 
-/// The same of one line.
+/// The golden text of one line.
 fn golden(look: Look, line: &Ended) -> String {
     written(look, std::slice::from_ref(line))
 }

@@ -1,4 +1,4 @@
-//! What the metrics of a real process say about a storm, against what its calls really waited.
+//! The metrics of a real process about a storm, against what its calls really waited.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -165,7 +165,7 @@ async fn the_queues_clock_starts_when_the_request_is_whole() {
     assert!(waited < Duration::from_millis(1000), "{waited:?}");
 }
 
-/// The same on the socket.
+/// The clock starts with a whole request on the socket too.
 #[tokio::test]
 async fn on_the_socket_too_the_clock_starts_when_the_request_is_whole() {
     let held = Held::start(crate::support::OK).await;
@@ -463,7 +463,7 @@ async fn a_reply_may_have_256_fields() {
     assert!(answer.contains("x-254: y"), "{answer}");
 }
 
-/// Its place is free at once, although the client does not read its refusal.
+/// A refused call frees its place at once, although the client does not read its refusal.
 #[tokio::test]
 async fn a_waiting_socket_call_that_is_refused_is_counted_once_and_leaves_at_once() {
     let mut held = Held::start(crate::support::OK).await;

@@ -172,7 +172,7 @@ fn millis(it: Duration) -> f64 {
     seconds(it) * 1e3
 }
 
-/// What the example config says that calls cost.
+/// The costs of calls in the example config.
 const EXAMPLE_COSTS: &str = "[costs.functions]\nguest_list = 2\nguest_start = 20\n\
      guest_delete = 50\nguest_deploy = 300\nguest_capture = 600\nguest_live_migrate = 600\n\
      image_import = 100\n";

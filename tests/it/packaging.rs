@@ -348,7 +348,7 @@ struct Installed {
     source: PathBuf,
 }
 
-/// What a package contains.
+/// The contents of a package.
 fn installed(package: &str, manual: &Path) -> Vec<Installed> {
     let listed = python()
         .arg("packaging/pack.py")

@@ -429,7 +429,7 @@ async fn a_limit_is_lower_for_a_while_keeps_it_over_a_reload_and_gets_its_own_va
     assert_eq!(again, Ok(("function:guest_list".into(), false)));
 }
 
-/// One call a second, which may wait for 3 s, and early refusals.
+/// A stage for one call a second, which may wait for 3 s, and early refusals.
 fn early() -> Stage {
     let limits = "per_window = \"total:1\"\n\
                   max_wait = \"3s\"";

@@ -98,7 +98,7 @@ async fn plan(log: &str) -> Said {
     plan_with(log, "", &[]).await
 }
 
-/// The same with a new config and further arguments.
+/// Runs a plan with a new config and further arguments.
 pub(crate) async fn plan_with(log: &str, new: &str, arguments: &[&str]) -> Said {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let write = |name, text| std::fs::write(dir.path().join(name), text);

@@ -24,7 +24,7 @@ async fn backend() -> Running {
     Backend::start(options).await.expect("free ports")
 }
 
-/// One call at a time, of 200 ms: ten of a storm have time.
+/// A config for one call at a time, of 200 ms: ten of a storm have time.
 fn config(backend: &Running, queue: &str) -> String {
     let backend = both(backend.socket_addr(), backend.http_addr());
     format!(
@@ -55,7 +55,7 @@ fn config(backend: &Running, queue: &str) -> String {
     )
 }
 
-/// What became of the calls of a storm: answered, refused at their deadline, refused because of a prediction.
+/// The results of the calls of a storm: answered, refused at their deadline, refused because of a prediction.
 #[derive(Debug, Default)]
 struct Storm {
     answered: usize,

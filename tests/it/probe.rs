@@ -33,7 +33,7 @@ struct Setup {
     config: String,
 }
 
-/// What the command said, in both forms.
+/// The output of the command, in both forms.
 struct Probed {
     json: Value,
     text: String,
@@ -368,7 +368,7 @@ async fn a_good_setup_has_no_finding_and_a_running_sidecar_is_not_in_the_way() {
     );
 }
 
-/// Its words, with ports and sizes of this machine in place of those on the page.
+/// The words of a text, with ports and sizes of this machine in place of those on the page.
 fn normal(text: &str) -> Vec<String> {
     let normal = |word: &str| {
         if word.contains("127.0.0.1:") {

@@ -29,7 +29,7 @@ fn config(backend: SocketAddr, more: &str) -> String {
     one_listener(backend, "", more)
 }
 
-/// One call on the socket protocol is answered by the backend.
+/// Makes a call on the socket protocol that the backend answers.
 async fn call(addr: SocketAddr) {
     let answer = ask(addr, array("guest_get_info", "X")).await;
     assert_eq!(json(&answer)["overallRC"], 0, "{answer}");

@@ -173,7 +173,7 @@ proptest! {
 
 const REQUIRED: &str = "proxy_protocol = \"required\"";
 
-/// What the proxy of these tests needs to be believed.
+/// The config that the proxy of these tests needs to be believed.
 const TRUSTED: &str = "[callers]\ntrusted_proxies = [\"127.0.0.1\"]";
 
 fn get(headers: &str) -> String {

@@ -80,7 +80,7 @@ fn most_in_flight(facts: &[Facts]) -> usize {
         .unwrap_or(0)
 }
 
-/// What the oracle asks of a run: every limit held over every span.
+/// Asserts by the oracle that a run held every limit over every span.
 fn assert_bounds(facts: &[Facts], seen: &Running, per_second: usize, outstanding: usize) {
     let dense = densest(&sent(facts), Duration::from_secs(1));
     assert!(dense <= per_second, "{dense} sent within a second");

@@ -33,27 +33,27 @@ const LONG: &str = "7200h";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Answers,
-    /// It says at once that it cannot.
+    /// The store reports at once that it cannot answer.
     Away,
-    /// It says nothing.
+    /// The store does not answer.
     Hangs,
-    /// It says what no store says.
+    /// The store answers what no store answers.
     Garbage,
-    /// It requires another user.
+    /// The store requires another user.
     Unauthenticated,
-    /// It knows the user, and allows nothing.
+    /// The store accepts the user, and allows no operation.
     Denied,
-    /// It answers reads, and does not write.
+    /// The store answers reads, and does not write.
     ReadsOnly,
 }
 
-/// One sidecar's way to a store in memory.
+/// The way of a sidecar to a store in memory.
 struct Switch {
     node: memory::MemoryNode,
     time: watch::Sender<StoreTime>,
     clock: Clock,
     epoch: Instant,
-    /// What the store's clock is ahead of the time since then.
+    /// The time by which the store's clock is ahead since then.
     ahead: Arc<Mutex<Duration>>,
     mode: watch::Sender<Mode>,
     asked: AtomicUsize,
@@ -203,7 +203,7 @@ impl Rig {
         text(self.backend.addr, &quota, limits)
     }
 
-    /// One more sidecar.
+    /// Starts one more sidecar.
     fn sidecar(&self, quota: &str, limits: &str) -> Sidecar {
         self.sidecar_of(&self.text(quota, limits))
     }
@@ -212,7 +212,7 @@ impl Rig {
         self.sidecar_from(text, Mode::Answers)
     }
 
-    /// The same, with a store that begins like this.
+    /// Starts one more sidecar with a store that begins like this.
     fn sidecar_from(&self, text: &str, mode: Mode) -> Sidecar {
         let (memory, epoch) = (self.memory.clone(), self.epoch);
         let ahead = Arc::clone(&self.ahead);
@@ -283,7 +283,7 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    /// One with the store that its config names.
+    /// A sidecar with the store that its config names.
     fn with_store(text: &str) -> Self {
         let app = App::start(config(text), None).expect("it starts");
         Self {
@@ -297,7 +297,7 @@ impl Sidecar {
         self.store.as_deref().expect("it is in memory")
     }
 
-    /// One call of a user over HTTP; without a user if the name is empty.
+    /// Makes a call of a user over HTTP; without a user if the name is empty.
     async fn call(&self, user: &str) -> Answer {
         call(self.address, user).await
     }
@@ -335,7 +335,7 @@ impl Sidecar {
         Answer::read(support::ask(admin, request).await.as_bytes())
     }
 
-    /// What operators see of the quotas.
+    /// The quotas as operators see them.
     async fn quotas(&self) -> Value {
         self.get("/v1/quotas").await.is(200).json()
     }
@@ -355,7 +355,7 @@ impl Sidecar {
         eventually(async || self.key(quota, key).await.filter(&is_so)).await
     }
 
-    /// One metric by its whole name with labels.
+    /// A metric by its whole name with labels.
     async fn metric(&self, name: &str) -> f64 {
         let metrics = self.get("/metrics").await.body;
         let found = metrics

@@ -1,4 +1,4 @@
-//! Which quotas a call draws from, and by which keys.
+//! The quotas that a call draws from, and their keys.
 
 use std::sync::Arc;
 

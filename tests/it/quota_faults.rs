@@ -41,7 +41,7 @@ pub(crate) struct Plan {
     everybody: u64,
     /// Of each user.
     per_user: u64,
-    /// What a sidecar does while the store is unavailable, in the words of the config.
+    /// The rule for the time without a store, in the words of the config.
     away: &'static str,
     demand: Demand,
     /// For how long faults are done.
@@ -81,7 +81,7 @@ impl Plan {
     }
 }
 
-/// What came of it.
+/// The result of a run.
 struct Outcome {
     account: Account,
     report: Report,
@@ -174,7 +174,7 @@ impl Outcome {
         );
     }
 
-    /// What holds once all is well again, and where the store was well.
+    /// Checks the promises that hold once all is well again, and where the store was well.
     fn goes_on(&self, plan: &Plan, store_has_a_clock: bool) {
         for (sidecar, back) in self.account.back_after.iter().enumerate() {
             let back = back.unwrap_or_else(|| panic!("sidecar {sidecar} never came back"));
@@ -212,7 +212,7 @@ const HEADING: &str = "\
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
 impl Outcome {
-    /// One row of the table.
+    /// A row of the table.
     fn row(&self, plan: &Plan) -> String {
         let account = &self.account;
         let of_all = &account.windows[call::BUDGETS - 1];

@@ -63,9 +63,9 @@ pub(crate) enum StreamEnd {
 pub(crate) enum BodyEnd {
     /// All bytes of its length came, or it has no body.
     Length,
-    /// Its last chunk came.
+    /// The last chunk came.
     LastChunk,
-    /// It ends with its connection, which ended in a FIN.
+    /// The body ends with its connection, which ended in a FIN.
     Close,
     /// The connection ended before the message did.
     Cut(StreamEnd),
@@ -98,7 +98,7 @@ impl Reply {
     }
 }
 
-/// One end of a connection, and the bytes that it has read ahead.
+/// An end of a connection, and the bytes that it has read ahead.
 pub(crate) struct Peer<S = TcpStream> {
     pub(crate) stream: S,
     buffer: Vec<u8>,

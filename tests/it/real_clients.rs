@@ -21,14 +21,14 @@ use crate::raw_http::{Peer, access_lines, ok, one_at_a_time, service};
 use crate::sidecar::Sidecar;
 use crate::support::{Answer, Scripted};
 
-/// One client at a time: each has a runtime of its own to load.
+/// A lock for one client at a time: each has a runtime of its own to load.
 static CLIENTS: Semaphore = Semaphore::const_new(1);
 /// The longest time for all requests of one client.
 const LONGEST: Duration = Duration::from_secs(60);
 const LARGE: usize = 5_000_000;
 const MEDIUM: usize = 300_000;
 
-/// What each client must see, in the words of its program.
+/// The observations that each client must make, in the words of its program.
 const EXPECTED: [(&str, u16, &str); 17] = [
     ("small", 200, "small"),
     ("large", 200, "5000000 bytes as sent"),
@@ -49,13 +49,13 @@ const EXPECTED: [(&str, u16, &str); 17] = [
     ("kept", 200, "20 of 20"),
 ];
 
-/// What clients must see besides that send `Expect: 100-continue`.
+/// Further observations of clients that send `Expect: 100-continue`.
 const EXPECTING: [(&str, u16, &str); 2] = [
     ("upload_expect", 200, "300000 bytes as sent, by length"),
     ("refused_expect", 413, "too large"),
 ];
 
-/// What a client saw of one request.
+/// The observation of a client for one request.
 #[derive(Debug, Deserialize)]
 struct Observation {
     name: String,
@@ -168,7 +168,7 @@ fn too_large() -> String {
     ok("too large").replacen("200 OK", "413 Content Too Large\r\nConnection: close", 1)
 }
 
-/// What a client is tried with.
+/// The stage that a client is tried with.
 struct Stage {
     load: Arc<Load>,
     backend: Scripted,

@@ -7,14 +7,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// What a relay does with bytes.
+/// The treatment of bytes by a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// They pass.
+    /// Bytes pass.
     Open,
-    /// They wait, connections stay, and new ones are accepted.
+    /// Bytes wait, connections stay, and new ones are accepted.
     Stalled,
-    /// What the far side sends is lost, what the near side sends arrives.
+    /// Bytes of the far side are lost, those of the near side arrive.
     Deaf,
     /// Every connection is closed, and new ones are at once.
     Cut,

@@ -56,7 +56,7 @@ fn every_scenario_comes_as_expected() {
     assert!(broken.is_empty(), "\n{broken}");
 }
 
-/// The same scenario before a backend that each call has for itself; `None` if it is that already.
+/// The scenario before a backend that each call has for itself; `None` if it is that already.
 fn without_model(text: &str) -> Option<String> {
     let mut scenario: toml::Table = text.parse().expect("a scenario is TOML");
     let mut changed = scenario.remove("backend").is_some();

@@ -57,7 +57,7 @@ impl Stage {
         self.stack.seen.ended(1).await;
     }
 
-    /// What was reported of the call of this client about this guest.
+    /// The facts of the call of this client about this guest.
     fn facts(&self, agent: &str) -> Facts {
         let all = self.stack.seen.all();
         let of = |facts: &&Facts| facts.origin.identity.user_agent.as_deref() == Some(agent);

@@ -151,7 +151,7 @@ impl Sidecar {
         Self::start_with(config, |binary| Command::new(binary)).await
     }
 
-    /// The same, by a command that runs the binary. `serve --config FILE` is added.
+    /// Starts a sidecar by a command that runs the binary. `serve --config FILE` is added.
     pub(crate) async fn start_with(config: &str, command: impl FnOnce(&str) -> Command) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("config.toml");
@@ -258,7 +258,7 @@ impl Sidecar {
         (answer.status, answer.body)
     }
 
-    /// One metric by its whole name with labels.
+    /// A metric by its whole name with labels.
     pub(crate) async fn metric(&self, name: &str) -> f64 {
         let (_, metrics) = self.get("/metrics").await;
         metrics

@@ -46,7 +46,7 @@ const TAKEN: &str =
     "HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n";
 const LATER: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
 const NEVER: &str = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
-/// One span is refused: `partial_success { rejected_spans: 1 }`.
+/// An answer that refuses one span: `partial_success { rejected_spans: 1 }`.
 const ALL_BUT_ONE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n\n\x02\x08\x01";
 
 impl Collector {

@@ -23,7 +23,7 @@ struct Connections {
     opened: Arc<AtomicUsize>,
     open: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
-    /// Those on which a user is logged in.
+    /// The connections on which a user is logged in.
     logged_in: Arc<Mutex<HashSet<usize>>>,
 }
 
@@ -98,7 +98,7 @@ impl Stage {
     }
 }
 
-/// One connection of the backend. A proof counts only on the connection of its challenge.
+/// Serves a connection of the backend. A proof counts only on the connection of its challenge.
 async fn serve(scheme: &str, number: usize, mut peer: Peer, logged_in: Arc<Mutex<HashSet<usize>>>) {
     let mut user: Option<String> = None;
     let mut is_challenged = false;
@@ -188,7 +188,7 @@ async fn when_its_client_has_left_a_login_is_over() {
     }
 }
 
-/// It is closed at once, before any other call could get it.
+/// A connection of a client that left is closed at once, before any other call could get it.
 #[tokio::test]
 async fn a_client_that_comes_right_behind_one_that_left_gets_no_login() {
     for scheme in SCHEMES {
@@ -234,7 +234,7 @@ async fn each_of_many_clients_has_its_own_login_and_all_end_with_their_clients()
     );
 }
 
-/// One that carried only a challenge is half way to a login.
+/// A connection that carried only a challenge is half way to a login.
 #[tokio::test]
 async fn a_connection_that_was_challenged_goes_to_no_other_client() {
     for scheme in SCHEMES {

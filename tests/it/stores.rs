@@ -70,7 +70,7 @@ impl Etcd {
         Self::with(count, "http", |_, _| Vec::new())
     }
 
-    /// One member with flags of the test's own, made from its client port and its folder.
+    /// A member with flags of the test's own, made from its client port and its folder.
     pub(crate) fn with(
         count: usize,
         scheme: &'static str,
@@ -206,7 +206,7 @@ pub(crate) struct ZooKeeper {
     secured: Option<Secured>,
 }
 
-/// What a server of ZooKeeper shows and trusts.
+/// The certificates that a server of ZooKeeper shows and trusts.
 struct Secured {
     keys: PathBuf,
     ca: String,
@@ -316,7 +316,7 @@ impl ZooKeeper {
         leader.expect("one leads")
     }
 
-    /// What a server answers to a word of four letters.
+    /// The answer of a server to a word of four letters.
     fn told(&self, server: usize, word: &str) -> std::io::Result<String> {
         use std::io::{Read, Write};
         let mut told = String::new();
@@ -360,7 +360,7 @@ impl Redis {
         Self::with(|_| flags.iter().map(ToString::to_string).collect())
     }
 
-    /// The same, with flags made from its port.
+    /// A server with flags made from its port.
     pub(crate) fn with(flags: impl Fn(u16) -> Vec<String>) -> Self {
         needs(&["/usr/bin/redis-server", "/usr/local/bin/redis-server"]);
         // Another test may take a free port before the server does.
@@ -447,7 +447,7 @@ impl Redis {
     }
 }
 
-/// What a member of etcd needs to speak TLS alone with clients, and to ask for certificates.
+/// The flags of a member of etcd that speaks TLS alone with clients, and asks for certificates.
 pub(crate) fn secured_etcd(port: u16, own: &Issued, ca: &str) -> Vec<String> {
     vec![
         format!("--listen-client-urls=https://127.0.0.1:{port}"),
@@ -477,7 +477,7 @@ pub(crate) fn enable_users(etcd: &Etcd, shows: &Issued, ca: &str, prefix: &str) 
     control(&["auth", "enable"]);
 }
 
-/// What a server of Redis needs to speak TLS alone on its port, and to ask for certificates.
+/// The flags of a server of Redis that speaks TLS alone on its port, and asks for certificates.
 pub(crate) fn secured_redis(port: u16, own: &Issued, ca: &str) -> Vec<String> {
     let flags = [
         "--port",

@@ -1,4 +1,4 @@
-//! Which bucket is suggested for what a caller used, through the stage of callers.
+//! Suggested buckets for the usage of a caller, through the stage of callers.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tidegate_callers::{CallerId, Headroom, UsageSpan};
 
 use crate::callers::{Door, who};
 
-/// One caller without a rate limit.
+/// A caller without a rate limit.
 const POLLER: &str = r#"
     [callers]
     auto_register = 0

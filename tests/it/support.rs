@@ -1,5 +1,5 @@
-//! What several tests need: the stages put together with an observer that keeps the facts of
-//! every call, scripted backends, and raw clients.
+//! Parts that several tests need: the stages put together with an observer that keeps the facts of every call,
+//! scripted backends, and raw clients.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -150,7 +150,7 @@ impl Stack {
         Self::of(config, forwarder)
     }
 
-    /// The same, with the backends' names looked up in this way.
+    /// A stack whose backends' names are looked up in this way.
     pub(crate) fn resolving(text: &str, resolve: Arc<dyn Resolve>) -> Self {
         let config = config(text);
         let forwarder = Forwarder::resolving(&config.forward, resolve);
@@ -447,7 +447,7 @@ pub(crate) fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text:?}"))
 }
 
-/// What the admin address answered.
+/// The answer of the admin address.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -507,7 +507,7 @@ impl Answer {
         assert!(!message.is_empty());
     }
 
-    /// Its body, which must be JSON and said to be.
+    /// The body, which must be JSON and named as such.
     #[track_caller]
     pub(crate) fn json(&self) -> serde_json::Value {
         let kind = self.header("content-type");
@@ -530,7 +530,7 @@ impl Scripted {
         Self::start_at(([127, 0, 0, 1], 0).into(), script).await
     }
 
-    /// One that listens at this address.
+    /// A backend that listens at this address.
     pub(crate) async fn start_at<F>(
         addr: SocketAddr,
         script: impl Fn(usize, TcpStream) -> F + Send + 'static,
@@ -555,7 +555,7 @@ impl Scripted {
 }
 
 impl Scripted {
-    /// One that answers each call at once, in the dialect it was asked in.
+    /// A backend that answers each call at once, in the dialect it was asked in.
     pub(crate) async fn in_both_dialects() -> Self {
         Self::start(|_, mut stream| async move {
             let mut request = [0; 4096];
@@ -720,7 +720,7 @@ pub(crate) fn closed_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], crate::stores::free_port()))
 }
 
-/// One array of the socket protocol.
+/// An array of the socket protocol.
 pub(crate) fn array(function: &str, userid: &str) -> String {
     format!(r#"["{function}", ["{userid}"], {{}}]"#)
 }

@@ -125,7 +125,7 @@ async fn asking(addr: SocketAddr) -> Vec<TcpStream> {
     clients
 }
 
-/// The same, whose calls are all at the backend, on two threads.
+/// A sidecar whose calls are all at the backend, on two threads.
 async fn running(sidecar: &Sidecar, it: &Counting) -> Vec<TcpStream> {
     let clients = asking(sidecar.listener("test").await).await;
     until(|| it.calls() == CLIENTS, || format!("{} calls", it.calls())).await;

@@ -265,7 +265,7 @@ fn a_lost_connection_is_shown_and_comes_back() {
     terminal.check_given_back();
 }
 
-/// What [`a_panic_gives_the_terminal_back`] runs in a process and a terminal of its own.
+/// The program that [`a_panic_gives_the_terminal_back`] runs in a process and a terminal of its own.
 #[test]
 #[ignore = "it takes the terminal and panics"]
 fn a_screen_that_panics() {

@@ -1,5 +1,5 @@
-//! What a service manager and its journal see of the process: priorities, signs of life, and the file
-//! with the admin address. `make try-here` runs it under a real systemd.
+//! The process as a service manager and its journal see it: priorities, signs of life, and the file with the admin
+//! address. `make try-here` runs it under a real systemd.
 
 use std::fs::{self, File};
 use std::os::linux::net::SocketAddrExt as _;
@@ -41,7 +41,7 @@ fn to_the_journal(folder: &Path, arguments: &[&str]) -> (Command, std::path::Pat
     (command, path)
 }
 
-/// What `tidegate serve` writes to the journal until it has drained.
+/// The lines that `tidegate serve` writes to the journal until it has drained.
 async fn journal(format: &str, change: impl FnOnce(&mut Command)) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("config.toml"), config(format)).expect("written");

@@ -57,7 +57,7 @@ impl Place {
         )
     }
 
-    /// Whose this process is.
+    /// The user of this process.
     fn uid(&self) -> u32 {
         fs::metadata(self.dir.path()).expect("it is there").uid()
     }
@@ -249,7 +249,7 @@ async fn a_reload_takes_a_socket_file_in_and_gives_it_up() {
     crate::support::until(|| !place.path.exists(), || "the file stays".into()).await;
 }
 
-/// One request over a socket file: the whole answer.
+/// Sends a request over a socket file, and returns the whole answer.
 async fn ask_at(path: &Path, request: &str) -> String {
     let mut stream = tokio::net::UnixStream::connect(path)
         .await

@@ -1,5 +1,5 @@
-//! What is said of a call before it has ended: what it waits for, when it starts, and when a refused one
-//! should come back. Through the real process.
+//! Facts of a call before it has ended: what it waits for, when it starts, and when a refused one should come back.
+//! Through the real process.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ impl Stage {
         self.clients.push(client);
     }
 
-    /// The same, until it is in the queue.
+    /// Makes a call, and waits until it is in the queue.
     async fn call_that_waits(&mut self) {
         let before = self.waiting().await.len();
         self.call().await;
@@ -141,7 +141,7 @@ fn number(of: &Value) -> f64 {
     of.as_f64().unwrap_or_else(|| panic!("{of} is no number"))
 }
 
-/// What held a call is all the time that it waited.
+/// Asserts that the causes of a call's wait add up to all the time that it waited.
 #[track_caller]
 fn assert_adds_up(call: &Value) {
     let held = call["held"].as_array().expect("a list").iter();

@@ -1,5 +1,5 @@
-//! Which requests the admin address refuses: pages of other origins, names that are not its own,
-//! requests without the token.
+//! Requests that the admin address refuses: pages of other origins, names that are not its own, requests without
+//! the token.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

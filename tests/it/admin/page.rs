@@ -9,10 +9,10 @@ use crate::support::{Answer, ask, both, listens};
 
 /// The most that the page may weigh, each of its files compressed alone.   bytes
 const PAGE_MAX: usize = 60 * 1000;
-/// The same without compression, as a browser loads it from this machine.   bytes
+/// The most bytes without compression, as a browser loads the page from this machine.   bytes
 const PLAIN_MAX: usize = 70 * 1000;
 const FILES: [&str; 4] = ["fresh.js", "icon.svg", "page.css", "page.js"];
-/// What the page has where its figures would be, if they do not come with it.
+/// The part of the page where its figures would be, if they do not come with it.
 const WITHOUT: &str = "<script id=\"first\" type=\"application/json\"></script>";
 
 /// The figures that came with the page, as text.

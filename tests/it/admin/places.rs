@@ -1,4 +1,4 @@
-//! Which clients get a connection to the admin address when many want one.
+//! Clients that get a connection to the admin address when many want one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

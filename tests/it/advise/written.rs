@@ -102,7 +102,7 @@ pub(super) fn calls(world: &World, limit: u32) -> Vec<FinishedCall> {
     calls_that_leave(world, limit, None)
 }
 
-/// The same, with clients that leave after a wait.   ns
+/// Calls whose clients leave after a wait.   ns
 pub(super) fn calls_that_leave(world: &World, limit: u32, after: Option<u64>) -> Vec<FinishedCall> {
     let arrivals = world.arrivals.iter().filter(|it| it.at < HOUR);
     let arrivals: Vec<_> = arrivals.copied().collect();

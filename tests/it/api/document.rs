@@ -210,7 +210,7 @@ async fn schemathesis(address: SocketAddr) {
     assert!(said.contains(&operations), "{said}");
 }
 
-/// It takes a minute on an idle machine. Two of them can run at once on a machine with other
+/// The longest run, which takes a minute on an idle machine. Two of them can run at once on a machine with other
 /// work.
 const SCHEMATHESIS_MAX: Duration = Duration::from_secs(600);
 

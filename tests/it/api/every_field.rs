@@ -13,7 +13,7 @@ use super::real::Real;
 use super::{JSON, send};
 use crate::support::Answer;
 
-/// One body in which one thing is wrong.
+/// A body in which one thing is wrong.
 struct Wrong {
     field: String,
     body: String,

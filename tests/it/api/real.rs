@@ -1,4 +1,4 @@
-//! The same API before the real process, in which there is something of everything.
+//! Tests of the API before the real process, with at least one item of every kind.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -69,7 +69,7 @@ impl Real {
         }
     }
 
-    /// One in which there are also a caller `c3`, made here, and a rate limit `r1` of both.
+    /// A process in which there are also a caller `c3`, made here, and a rate limit `r1` of both.
     pub(super) async fn filled() -> Self {
         let real = Self::start().await;
         for (path, body) in super::document::FILLED {

@@ -1,4 +1,4 @@
-//! What the environment says, above the file or without one.
+//! Options from the environment, above the file or without one.
 
 use std::time::Duration;
 

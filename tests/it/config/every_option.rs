@@ -11,7 +11,7 @@ use tidegate::config::{self, Severity};
 use super::{EXAMPLE, read};
 use crate::certificates::Files;
 
-/// What no option takes.
+/// Values that no option takes.
 const NEVER: [&str; 8] = [
     "nan",
     "inf",
@@ -23,7 +23,7 @@ const NEVER: [&str; 8] = [
     "{ no_such_key = nan }",
 ];
 
-/// One value of each kind: most options take one kind or two.
+/// Values of each kind: most options take one kind or two.
 const KINDS: [(&str, &str); 5] = [
     ("flag", "true"),
     ("integer", "7"),

@@ -1,4 +1,4 @@
-//! What listeners need, and what stands in the way of one.
+//! Requirements of listeners, and what stands in the way of one.
 
 use super::{LEAST, doubted, good, read, with, wrong};
 

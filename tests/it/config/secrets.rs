@@ -22,7 +22,7 @@ const OPTIONS: [(&str, &str); 4] = [
     ("[quota]\nengine = \"memory\"", "pasword"),
 ];
 
-/// Those of the capacity server.
+/// Secrets of the capacity server.
 const OF_LEASES: [(&str, &str); 2] = [
     (
         "[etcd]\nendpoints = [\"http://e:1\"]\nuser = \"u\"",

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::faked_clock::FakedClock;
 
-/// What one sidecar may use while the two others keep their safe share.
+/// The most that one sidecar may use while the two others keep their safe share.
 const MOST: u64 = TOTAL as u64 - 2 * SAFE;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,7 +53,7 @@ async fn a_sidecar_that_was_suspended_uses_no_lease_that_others_have_by_then() {
     assert!(resumed.elapsed() < Duration::from_secs(20));
 }
 
-/// What the sidecar may use of the total, and for how long it is lent.   seconds
+/// The part of the total that the sidecar may use, and for how long it is granted.   seconds
 async fn total(sidecar: &Process) -> (u64, f64) {
     let (_, body) = sidecar.get("/v1/limits").await;
     let all: serde_json::Value = serde_json::from_str(&body).expect("it is JSON");

@@ -49,7 +49,7 @@ pub(super) enum Broken {
     Frozen,
 }
 
-/// One promise broken, and how.
+/// A broken promise, and how it was broken.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) broken: Broken,
@@ -80,7 +80,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a call may come to besides being answered.
+/// The results that a call may come to besides being answered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Allowed {
     /// Reasons that may be given.
@@ -95,7 +95,7 @@ pub(super) struct Allowed {
     pub(super) odd: bool,
 }
 
-/// What a gate promises its backend.
+/// The promises of a gate to its backend.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Law {
     pub(super) in_flight: usize,

@@ -19,14 +19,14 @@ use tokio::time::{Instant, sleep, timeout};
 use super::client::NOISE;
 use super::tag::{Tag, number};
 
-/// Its treatment of connections and calls.
+/// The treatment of connections and calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Answers.
     Well,
     /// Closes every connection, and each call's instead of an answer.
     Fin,
-    /// The same with a reset.
+    /// The backend closes with a reset.
     Rst,
     /// Closes its sending side only: at once without a call in progress, otherwise after the
     /// answer.
@@ -39,11 +39,11 @@ pub(super) enum Mode {
     Garbage,
     /// Answers before it has read the request, and unasked where there is none.
     Early,
-    /// Nothing listens, and every connection is reset.
+    /// The backend does not listen, and every connection is reset.
     Down,
 }
 
-/// One call that arrived.
+/// A call that arrived.
 #[derive(Clone, Debug)]
 pub(super) struct Arrival {
     pub(super) tag: Tag,
@@ -54,7 +54,7 @@ pub(super) struct Arrival {
     pub(super) backend: usize,
     /// Whether it was answered to the end.
     pub(super) answered: bool,
-    /// Its body ended properly but differs from the sent one.
+    /// Whether the body ended properly but differs from the sent one.
     pub(super) truncated: bool,
 }
 
@@ -366,7 +366,7 @@ impl Conn {
         });
     }
 
-    /// What a fault does instead of an answer; returns whether there is to be one.
+    /// Carries out a fault instead of an answer; returns whether there is to be one.
     async fn before_answer(&mut self, at: usize) -> Result<(), Over> {
         match self.mode() {
             Mode::Fin => Err(Over),
@@ -548,5 +548,5 @@ impl Conn {
 
 /// How long a connection is kept where it is half-closed after that.
 const KEPT: Duration = Duration::from_millis(10);
-/// What a longer answer is written in pieces of.   bytes
+/// The size of the pieces in which a longer answer is written.   bytes
 const CHUNK: usize = 64 * 1024;

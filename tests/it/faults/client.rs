@@ -33,23 +33,23 @@ impl Wire {
 /// How a client behaves from the moment when the fault begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// It waits for its answer.
+    /// The client waits for its answer.
     Stays,
-    /// It closes.
+    /// The client closes.
     Leaves,
-    /// It closes with a reset.
+    /// The client closes with a reset.
     Resets,
-    /// It closes its sending side and reads on.
+    /// The client closes its sending side and reads on.
     HalfCloses,
-    /// It neither reads nor writes for so long, then closes.
+    /// The client neither reads nor writes for so long, then closes.
     Stalls(Duration),
-    /// It sends one request more, and reads on.
+    /// The client sends one request more, and reads on.
     SendsMore,
-    /// It sends a byte more, and closes.
+    /// The client sends a byte more, and closes.
     SendsMoreAndLeaves,
 }
 
-/// What a call asks for.
+/// The shape of a call's request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     /// Bytes of its body.
@@ -79,7 +79,7 @@ pub(super) enum Outcome {
     Left,
     /// No connection.
     NoConnection,
-    /// Nothing came in time.
+    /// The answer did not come in time.
     Hung,
     /// With bytes of another call's answer.
     Foreign,
@@ -87,7 +87,7 @@ pub(super) enum Outcome {
     Truncated,
 }
 
-/// One call as its client saw it.
+/// A call as its client saw it.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub(super) tag: Tag,
@@ -143,7 +143,7 @@ fn refusal(text: &str) -> Option<String> {
     Some(longest.map_or_else(|| "unnamed".to_owned(), |it| (*it).to_owned()))
 }
 
-/// One client, which keeps its connection where the protocol does.
+/// A client, which keeps its connection where the protocol does.
 pub(super) struct Client {
     pub(super) addr: SocketAddr,
     pub(super) wire: Wire,
@@ -157,7 +157,7 @@ pub(super) struct Client {
 
 /// A connection on which one call is under way.
 struct Call {
-    /// None once the client has closed it.
+    /// The connection; `None` once the client has closed it.
     stream: Option<TcpStream>,
     came: Vec<u8>,
 }
@@ -571,10 +571,10 @@ impl Call {
     }
 }
 
-/// What a backend sends that sends no answer.
+/// The bytes of a backend that sends no answer.
 pub(super) const NOISE: &[u8] = b"\x00\xffnoise\r\n\r\n";
 
-/// What every config here lets an answer have that is held whole.   bytes
+/// The most bytes of an answer that is held whole, in every config here.   bytes
 const HELD: usize = 256 * 1024;
 
 /// A small call.

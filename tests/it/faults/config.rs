@@ -12,10 +12,10 @@ use super::stores::Stores;
 pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How many wait where the queue is small.
 pub(super) const FULL: usize = 5;
-/// What a reload changes, and into what.
+/// The change of a reload: from what and into what.
 pub(super) const TURNS: (&str, &str) = ("promote_for = \"10s\"", "promote_for = \"11s\"");
 
-/// What differs between two configs.
+/// The options that differ between two configs.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) backend: SocketAddr,

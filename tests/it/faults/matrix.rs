@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::account::Allowed;
 use super::client::{Shape, Way, Wire};
 
-/// What the process does when the fault begins.
+/// The work of the process when the fault begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Row {
     Idle,
@@ -360,7 +360,7 @@ impl Column {
     }
 }
 
-/// One cell.
+/// A cell of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Cell {
     pub(super) row: Row,
@@ -464,7 +464,7 @@ impl Cell {
         place.is_multiple_of(one_in) && self.reason().is_none()
     }
 
-    /// What calls of clients that behave may come to besides their answer.
+    /// The results that calls of clients that behave may come to besides their answer.
     pub(super) fn allowed(self) -> Allowed {
         let Self { row, column, wire } = self;
         const NOTHING: Allowed = Allowed {

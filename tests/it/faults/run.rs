@@ -1,5 +1,5 @@
-//! One cell: a separate process with a separate backend is brought into a state, meets a fault,
-//! recovers, and is checked.
+//! A cell: a separate process with a separate backend is brought into a state, meets a fault, recovers, and is
+//! checked.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -27,7 +27,7 @@ use crate::sidecar::TIDEGATE;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// What came of a cell.
+/// The result of a cell.
 pub(super) struct Ran {
     pub(super) cell: Cell,
     pub(super) seen: String,
@@ -54,7 +54,7 @@ const WELL_WITHIN: Duration = Duration::from_secs(10);
 /// How much later than its client's end a call may arrive: the time in which a busy machine
 /// carries an end through two processes.
 const NOTICES_WITHIN: Duration = Duration::from_millis(300);
-/// What a process may grow by in a cell.   bytes
+/// The bytes that a process may grow by in a cell.   bytes
 const GROWTH: u64 = 16 << 20;
 
 /// An address of loopback that no other cell has.
@@ -80,7 +80,7 @@ impl Tags {
 struct Stage {
     cell: Cell,
     subject: Subject,
-    /// Its clocks, if they step.
+    /// The clocks of the process, if they step.
     clock: FakedClock,
     backend: Backend,
     /// Where a reload moves to.
@@ -130,7 +130,7 @@ fn command(cell: Cell, under: Under, clock: &FakedClock) -> Command {
     command
 }
 
-/// What the machine lacks that a cell needs; none if it can be run.
+/// The requirement of a cell that the machine lacks; `None` if it can be run.
 pub(super) fn lacks(column: Column) -> Option<&'static str> {
     let tries = |command: &str, arguments: &[&str]| {
         let ran = std::process::Command::new(command)
@@ -331,7 +331,7 @@ impl Stage {
         clients
     }
 
-    /// What the row does beside calls.
+    /// Starts the work of the row beside calls.
     fn beside(&self, stop: &Arc<AtomicBool>) -> Vec<tokio::task::JoinHandle<()>> {
         let mut tasks = Vec::new();
         let (pid, admin) = (self.subject.pid, self.subject.admin);
@@ -548,7 +548,7 @@ impl Stage {
         }
     }
 
-    /// What clients do to a process that has nothing else to do.
+    /// Opens odd connections to a process that has no other work.
     async fn odd_connections(&mut self) {
         let half: &[u8] = match self.cell.wire {
             Wire::Http => b"GET /guests/T000",
@@ -878,7 +878,7 @@ pub(super) async fn at_rest(
     (counted, findings)
 }
 
-/// What clients and backend saw, in a line.
+/// The sight of clients and backend, in a line.
 fn seen(evidence: &Evidence, lasted: Duration) -> String {
     use std::collections::BTreeMap;
     let mut outcomes: BTreeMap<String, usize> = BTreeMap::new();

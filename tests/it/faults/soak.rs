@@ -34,9 +34,9 @@ pub(super) struct Plan {
 
 /// Clients that speak HTTP, and the socket protocol.
 const CLIENTS: (usize, usize) = (12, 5);
-/// One call in N loses its client.
+/// The number of calls of which one loses its client.
 const LEAVES_ONE_IN: u32 = 10;
-/// What the gate lets through.
+/// The limits that the gate keeps.
 const LAW: Law = Law {
     in_flight: 16,
     per_window: 400,
@@ -44,7 +44,7 @@ const LAW: Law = Law {
     gives_up: Duration::from_millis(4500),
 };
 
-/// What came of it.
+/// The result of a soak.
 pub(super) struct Soaked {
     pub(super) findings: Vec<Finding>,
     pub(super) row: String,

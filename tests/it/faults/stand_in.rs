@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use super::tag::{Tag, number};
 
-/// Its fault.
+/// The fault of the stand-in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
     Nothing,
@@ -137,7 +137,7 @@ struct Gate {
     admitted: usize,
 }
 
-/// One call in N fails.
+/// The number of calls of which one fails.
 const ONE_IN: usize = 10;
 
 fn log(line: &serde_json::Value) {
@@ -276,7 +276,7 @@ impl Proxy {
         }
     }
 
-    /// One call; returns whether another may come on this connection.
+    /// Serves a call; returns whether another may come on this connection.
     async fn call(
         self: &Arc<Self>,
         client: &mut TcpStream,

@@ -18,7 +18,7 @@ use crate::sidecar::TIDEGATE;
 use crate::stores::Etcd;
 use crate::stores::Redis;
 
-/// What a cell has of them.
+/// The stores of a cell.
 #[derive(Default)]
 pub(super) struct Stores {
     redis: Option<(Redis, Relay)>,
@@ -113,7 +113,7 @@ impl Stores {
         stores
     }
 
-    /// What the config of the process says of them.
+    /// The part of the process's config about the stores.
     pub(super) fn config(&self) -> String {
         let mut text = String::new();
         if let Some((_, relay)) = &self.leases {

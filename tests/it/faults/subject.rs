@@ -192,7 +192,7 @@ impl Subject {
         open.saturating_sub(OF_A_LOOP * call_threads(self.pid))
     }
 
-    /// What its open descriptors lead to.
+    /// The targets of its open descriptors.
     pub(super) fn open_files(&self) -> Vec<String> {
         let folder = std::fs::read_dir(format!("/proc/{}/fd", self.pid));
         let Ok(folder) = folder else {
@@ -216,7 +216,7 @@ impl Subject {
         ask(self.admin, method, path, body).await
     }
 
-    /// Its metrics, by series.
+    /// The metrics of the process, by series.
     pub(super) async fn metrics(&self) -> Option<HashMap<String, f64>> {
         let page = self.ask("GET", "/metrics", "").await?;
         let series = page.lines().filter(|line| !line.starts_with('#'));

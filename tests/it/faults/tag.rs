@@ -1,9 +1,9 @@
-//! What a call is known by everywhere: in its request, its answer, and its access line.
+//! Tags by which a call is known everywhere: in its request, its answer, and its access line.
 
 use std::fmt;
 
-/// One call. As text it is a z/VM userid, and bodies consist of nothing else, so that a byte of
-/// another call is found wherever it is.
+/// The tag of a call. As text it is a z/VM userid, and bodies consist of nothing else, so that a byte of another
+/// call is found wherever it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Tag(pub(super) u32);
 

@@ -17,7 +17,7 @@ fn fields() -> String {
     FIELDS.map(|field| format!("{field}\r\n")).concat()
 }
 
-/// Those of a head that are ours, in their order.
+/// The fields of a head that are ours, in their order.
 fn ours(head: &str) -> Vec<&str> {
     let is_ours = |line: &&str| {
         let small = line.to_ascii_lowercase();

@@ -25,7 +25,7 @@ pub(super) struct Case {
     /// Of an RFC.
     pub(super) section: String,
     pub(super) bytes: String,
-    /// What stands for `…` in `bytes`, and how often.
+    /// The text in place of `…` in `bytes`, and how often.
     pub(super) repeat: Option<(String, usize)>,
     /// The requests that the backend sees, each as "METHOD target framing".
     pub(super) backend: Vec<String>,
@@ -45,13 +45,13 @@ pub(super) struct Response {
     pub(super) to: Option<String>,
     pub(super) bytes: String,
     pub(super) repeat: Option<(String, usize)>,
-    /// What comes a moment later, when the client has its answer.
+    /// The bytes that come a moment later, when the client has its answer.
     #[serde(default)]
     pub(super) later: String,
     /// Whether the backend then closes the connection.
     #[serde(default)]
     pub(super) closes: bool,
-    /// What the client gets: "STATUS framing: body", or "refused", or "cut".
+    /// The answer of the client: "STATUS framing: body", or "refused", or "cut".
     pub(super) client: String,
     /// Whether the next call may use the same connection to the backend.
     pub(super) kept: bool,

@@ -24,14 +24,14 @@ pub(super) enum Until {
     Silence,
 }
 
-/// What a client got.
+/// The answer that a client got.
 #[derive(Debug)]
 pub(super) struct Got {
     /// The answers, without interim ones.
     pub(super) answers: Vec<Message>,
     /// Whether the server closed before the client did.
     pub(super) closed: bool,
-    /// What is no answer.
+    /// The bytes that are no answer.
     pub(super) bad: Option<String>,
 }
 

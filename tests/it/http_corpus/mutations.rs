@@ -58,7 +58,7 @@ const ONE_BYTE: [&str; 10] = [
     "Transfer-Encoding: chunked…\nX: X",
 ];
 
-/// The same with the byte in two places.
+/// Requests with the byte in two places.
 const TWO_BYTES: [&str; 6] = [
     "…Transfer-Encoding…: chunked",
     "…Transfer-Encoding:…chunked",

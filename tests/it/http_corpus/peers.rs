@@ -1,4 +1,4 @@
-//! The same requests through HAProxy and nginx, and what reaches the backend behind each. Writes
+//! Sends the requests through HAProxy and nginx, and shows what reaches the backend behind each. Writes
 //! `docs/reference/http-corpus.md`.
 
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::sidecar::run;
 use crate::stores::free_port;
 use crate::support::until;
 
-/// What one proxy made of one case.
+/// The work of one proxy on one case.
 #[derive(Clone)]
 struct Observed {
     source: String,
@@ -145,7 +145,7 @@ async fn version(program: &str, argument: &str) -> String {
     number.expect("it has a version").to_owned()
 }
 
-/// What each proxy did, and its name.
+/// The work of each proxy, and its name.
 async fn all() -> Vec<(String, Vec<Observed>)> {
     let (posts, sidecars) = posts().await;
     let mut columns = vec![("Tidegate".to_owned(), observe_all(posts).await)];

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::strict::{self, Message, Read};
 use crate::support::Scripted;
 
-/// What arrived at the backend.
+/// An arrival at the backend.
 #[derive(Clone, Debug)]
 pub(super) enum Seen {
     Request(Message),
@@ -49,7 +49,7 @@ impl Recording {
         }
     }
 
-    /// What has arrived since the last call.
+    /// Takes the arrivals since the last call.
     pub(super) fn take(&self) -> Vec<Seen> {
         let mut state = self.state.lock().expect("not poisoned");
         let mut seen = std::mem::take(&mut state.seen);

@@ -17,7 +17,7 @@ use crate::support::{PATIENCE, Scripted};
 /// Up to this length, a response is cut at each byte.
 const CUT_EVERYWHERE: usize = 160;
 
-/// What the backend answers to the next request.
+/// The answer of the backend to the next request.
 struct Script {
     pieces: Vec<Vec<u8>>,
     later: Vec<u8>,
@@ -121,7 +121,7 @@ async fn next_request(stream: &mut TcpStream) -> Option<String> {
     }
 }
 
-/// One request on a connection of its own, and all that comes back. None if there is no end of it.
+/// Makes a request on a connection of its own, and returns all that comes back. None if there is no end of it.
 async fn ask(proxy: SocketAddr, method: &str, target: &str) -> Option<Vec<u8>> {
     let request = format!("{method} {target} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
     let mut stream = TcpStream::connect(proxy).await.expect("it listens");

@@ -68,7 +68,7 @@ impl Display for Message {
     }
 }
 
-/// What is at the front of some bytes.
+/// The front of some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Read {
     /// A message, and the bytes that it takes.

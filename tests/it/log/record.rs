@@ -1,4 +1,4 @@
-//! What the record of a call says at its end, in metrics and in its line.
+//! The record of a call at its end, in metrics and in its line.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -17,14 +17,14 @@ async fn tidegate(arguments: &[&str]) -> Said {
     run(&mut command).await
 }
 
-/// What a command prints, as JSON; it must succeed.
+/// The output of a command that must succeed, as JSON.
 async fn told(arguments: &[&str]) -> Value {
     let said = tidegate(&[arguments, &["--json"]].concat()).await;
     assert_eq!(said.code, Some(0), "{arguments:?}: {}", said.err);
     parsed(&said.out)
 }
 
-/// This user, as the sidecar names it.
+/// The name of this user for the sidecar.
 fn own_uid() -> String {
     format!("uid {}", rustix::process::getuid().as_raw())
 }

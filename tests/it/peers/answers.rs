@@ -154,8 +154,8 @@ fn check_rest(auth: Auth) {
     check_same(&direct, &from_both);
 }
 
-/// What Tidegate answers differently between sdkwsgi and the sdkserver, where it sees what
-/// sdkwsgi makes of a request.
+/// Answers of Tidegate that differ between sdkwsgi and the sdkserver, where it sees what sdkwsgi makes of a
+/// request.
 const MADE_BETTER: [&str; 3] = ["backend sends nothing", "120 disks", "140 disks"];
 
 fn check_what_the_inner_place_makes_better(answers: &mut Vec<Value>) {

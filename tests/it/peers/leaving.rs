@@ -5,7 +5,7 @@ use tempfile::TempDir;
 use super::stage::{ADMIN_TOKEN, Auth, Backend, Hop, Tidegate, Wsgi, until};
 use super::wire::Wire;
 
-/// One at a time.
+/// Limits that let one call run at a time.
 const NARROW: &str = "
     [limits]
     smapi_rate_limit_per_window = \"total:1000\"

@@ -1,6 +1,6 @@
-//! What no client library sends. The real server answers some of it with a closed
-//! connection only when the next client comes, and some with nothing; through Tidegate each
-//! gets an answer and a close, and the backend never hears of it.
+//! Input that no client library sends. The real server answers some of it with a closed connection only when the
+//! next client comes, and some with nothing; through Tidegate each gets an answer and a close, and the backend
+//! never hears of it.
 
 use serde_json::Value;
 use tidegate::call::Reason;

@@ -16,11 +16,11 @@ use super::wire::{Wire, get};
 use crate::child::Process;
 use crate::stores::free_port;
 
-/// Nothing here takes longer, unless it hangs.
+/// The longest time that anything here takes, unless it hangs.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One test at a time floods the machine: the bounds hold under any load, but the storms
-/// would last longer than their clients wait.
+/// A lock for one test that floods the machine: the bounds hold under any load, but the storms would last longer
+/// than their clients wait.
 pub(super) fn alone() -> MutexGuard<'static, ()> {
     static STORM: Mutex<()> = Mutex::new(());
     STORM.lock().unwrap_or_else(PoisonError::into_inner)
@@ -78,7 +78,7 @@ pub(super) struct Backend {
     _state: TempDir,
 }
 
-/// What the backend saw.
+/// The calls that the backend saw.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Seen {
     /// Calls that started.
@@ -117,13 +117,13 @@ impl Backend {
         }
     }
 
-    /// One that falls over above 12 calls at once or 40 in any second.
+    /// A backend that fails above 12 calls at once or 40 in any second.
     pub(super) fn fragile(options: &[&str]) -> Self {
         let breaks = ["--breaks-above-at-once=12", "--breaks-above-per-second=40"];
         Self::start(&[&breaks, options].concat())
     }
 
-    /// One whose calls take next to no time.
+    /// A backend whose calls take next to no time.
     pub(super) fn quick() -> Self {
         Self::start(&["--latency=0.002", "--slow=0.002"])
     }
@@ -159,7 +159,7 @@ pub(super) struct Wsgi {
     _state: TempDir,
 }
 
-/// What sdkwsgi asks for.
+/// The login that sdkwsgi asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Auth {
     None,
@@ -308,7 +308,7 @@ struct Queue {
     door: usize,
 }
 
-/// What the proxy says of one call when it has ended.
+/// The record of a call in the proxy's log when it has ended.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Logged {
     pub(super) function: String,
@@ -342,7 +342,7 @@ impl Client {
         Self(Process::start(format!("{script} {mode}"), &mut command))
     }
 
-    /// Its output after its end, one value per line.
+    /// The output of the program after its end, one value per line.
     pub(super) fn finish(self) -> Vec<Value> {
         self.0
             .finish(2 * PATIENCE)

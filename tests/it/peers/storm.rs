@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::stage::{Auth, Backend, Client, Hop, Logged, Tidegate, Wsgi, alone};
 
 const CALLS: usize = 300;
-/// What the limits of these tests say.
+/// The limit of these tests.
 const PER_SECOND: usize = 30;
 const AT_ONCE: usize = 10;
 

@@ -17,7 +17,7 @@ pub(super) enum End {
     Reset,
 }
 
-/// One connection, on which nothing takes longer than [`PATIENCE`].
+/// A connection, on which no step takes longer than [`PATIENCE`].
 pub(super) struct Wire(TcpStream);
 
 impl Wire {
@@ -39,7 +39,7 @@ impl Wire {
         Self::to(port).with(info(userid).as_bytes())
     }
 
-    /// The same as a request over HTTP.
+    /// A wire that sends the call as a request over HTTP.
     pub(super) fn getting(port: u16, userid: &str) -> Self {
         Self::to(port).with(get(&format!("/guests/{userid}/info")).as_bytes())
     }

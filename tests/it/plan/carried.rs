@@ -1,5 +1,5 @@
-//! What reaches the scheduler besides calls is in the log: the answers of quota stores, leases, and
-//! costs that were set through the admin address.
+//! Input of the scheduler besides calls is in the log: the answers of quota stores, leases, and costs that were set
+//! through the admin address.
 
 use std::process::Stdio;
 

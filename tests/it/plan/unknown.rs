@@ -1,4 +1,4 @@
-//! What a log cannot carry is said in the report, and not guessed.
+//! Facts that a log cannot carry are named in the report, and not guessed.
 
 use std::time::Duration;
 

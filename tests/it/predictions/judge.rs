@@ -13,11 +13,11 @@ pub(super) struct Bounds {
     pub(super) refused: f64,
     /// Of the p95 of waits, as a share of the real one.
     pub(super) wait: f64,
-    /// The same with clients that ask again after their answer.
+    /// The bound on the wait of clients that ask again after their answer.
     pub(super) wait_closed: f64,
 }
 
-/// What the project promises.
+/// The bounds that the project promises.
 pub(super) const STRICT: Bounds = Bounds {
     refused: 0.005,
     wait: 0.15,
@@ -75,7 +75,7 @@ impl Judged {
         }
     }
 
-    /// Which figures are off by more than the bounds.
+    /// The figures that are off by more than the bounds.
     pub(super) fn wrong(&self, bounds: &Bounds) -> Vec<String> {
         let wait = match self.is_closed {
             true => bounds.wait_closed,

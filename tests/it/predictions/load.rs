@@ -18,7 +18,7 @@ use crate::support::array;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// One call.
+/// A call of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) function: &'static str,
@@ -67,7 +67,7 @@ impl Maker {
         }
     }
 
-    /// This many calls at the beginning.
+    /// Adds this many calls at the beginning.
     pub(super) fn burst(mut self, calls: usize, like: Call, work: ServiceDemand) -> Self {
         for _ in 0..calls {
             let work_ms = millis(work.quantile(self.random.random()));
@@ -164,7 +164,7 @@ async fn sleep_late(until: Instant) -> Duration {
     until.elapsed()
 }
 
-/// One call. What became of it is in the log.
+/// Makes a call, whose result is in the log. What became of it is in the log.
 async fn ask(to: SocketAddr, wire: Wire, call: Call) {
     let userid = format!("WORK{}", call.work_ms);
     let request = match wire {

@@ -1,4 +1,4 @@
-//! One run of the real process, and what a plan makes of its log.
+//! A run of the real process, and the plan of its log.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Nothing that a call meets.
+    /// Limits that a call does not meet.
     pub(super) fn none(postpone: &'static str) -> Self {
         Self {
             postpone,
@@ -115,7 +115,7 @@ impl Row {
     }
 }
 
-/// What some calls came to.
+/// The figures of some calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Figures {
     pub(super) calls: u64,
@@ -205,7 +205,7 @@ fn figures<'l>(lines: impl Iterator<Item = &'l Value>) -> Figures {
     figures
 }
 
-/// What a plan with these limits says about a run.
+/// The prediction of a plan with these limits for a run.
 pub(super) async fn plan(
     scenario: &Scenario,
     ran: &Ran,

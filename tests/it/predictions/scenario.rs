@@ -17,7 +17,7 @@ const MS: u64 = 1_000_000;
 /// A load, a backend and two configs.
 pub(super) struct Scenario {
     pub(super) name: &'static str,
-    /// What differs between the configs.
+    /// The difference between the configs.
     pub(super) change: &'static str,
     pub(super) load: Load,
     pub(super) wire: Wire,

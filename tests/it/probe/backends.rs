@@ -1,4 +1,4 @@
-//! What is found of a backend.
+//! Findings about a backend.
 
 use super::*;
 

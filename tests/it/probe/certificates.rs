@@ -1,4 +1,4 @@
-//! What is found of the certificates that a config names.
+//! Findings about the certificates that a config names.
 
 use super::*;
 use crate::authority::Authority;

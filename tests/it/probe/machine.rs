@@ -1,4 +1,4 @@
-//! What is found of this machine, and of the addresses to listen on.
+//! Findings about this machine, and about the addresses to listen on.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is found of the stores of quotas and of lease servers.
+//! Findings about the stores of quotas and about lease servers.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What sidecars do while the store is unavailable, and that they recover automatically.
+//! Sidecars while the store is unavailable, and their automatic recovery.
 
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -7,7 +7,7 @@ use super::*;
 
 const AT_ONCE: &str = "on_excess = \"reject\"";
 
-/// What a call draws with in a store that does not answer, and that it is asked again.
+/// Waits until a call finds the store without an answer, so that it is asked again.
 async fn is_unavailable(sidecar: &Sidecar) {
     eventually(async || {
         let told = sidecar.quotas().await;

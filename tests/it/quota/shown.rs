@@ -1,4 +1,4 @@
-//! What operators see of quotas.
+//! Quotas as operators see them.
 
 use super::*;
 

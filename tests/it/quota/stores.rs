@@ -1,4 +1,4 @@
-//! The same on real stores.
+//! The tests of quotas on real stores.
 
 use tidegate_runtime::zookeeper::{ZooKeeperClient, ZooKeeperSettings};
 
@@ -60,7 +60,7 @@ async fn two_sidecars_share_a_budget_in_redis() {
     .await;
 }
 
-/// Its calls need no draw, so nothing else asks the store about it.
+/// Calls within the safe share need no draw, so no call asks the store about the key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_total_in_zookeeper_reaches_a_key_that_spends_only_the_sidecars_own_share() {
     let zookeeper = ZooKeeper::start(1).await;

@@ -21,8 +21,8 @@ use super::load::CONNECTIONS;
 /// A call without a line that arrived so soon after a window's first may belong to the one
 /// before.   µs
 const EDGE: u64 = 50_000;
-/// What arrives so soon after a window began may have been decided before. On a machine that does
-/// much else a call was seen to take 99 ms from its decision to the backend.   µs
+/// The time after the beginning of a window in which an arrival may have been decided before. On a machine that
+/// does much else a call was seen to take 99 ms from its decision to the backend.   µs
 const BEGINS: u64 = 200_000;
 /// From when the store's servers are all well until every sidecar has found that out: the longest
 /// pause before it is tried again, and a connection.   µs
@@ -31,7 +31,7 @@ const FOUND_OUT: u64 = 3_000_000;
 /// much else.   µs
 pub(super) const UNDER_WAY: u64 = 500_000;
 
-/// What one call was paid with out of one budget.
+/// The payment of a call from one budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Draw {
     pub(super) window: u64,
@@ -39,10 +39,10 @@ pub(super) struct Draw {
     pub(super) cost: u64,
 }
 
-/// What an access line says of a call that left: of its user's budget, and of the total.
+/// The payments of a call that left, by its access line: from its user's budget, and from the total.
 pub(super) type Told = [Option<Draw>; 2];
 
-/// One window of one budget.
+/// A window of one budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     /// Tokens, by all lines.
@@ -75,7 +75,7 @@ pub(super) struct Evidence<'a> {
     pub(super) to: u64,
 }
 
-/// What came out.
+/// The result of the account.
 #[derive(Debug)]
 pub(super) struct Account {
     /// By budget and window.
@@ -86,17 +86,17 @@ pub(super) struct Account {
     pub(super) unlogged: usize,
     /// Windows that were spent beyond the total: budget, number, by how much.
     pub(super) over: Vec<(String, u64, u64)>,
-    /// The same by the times of arrival only, where they decide it.
+    /// The excess by the times of arrival only, where they decide it.
     pub(super) over_by_arrival: Vec<(String, u64, u64)>,
     /// By how much a call arrived after one that was paid from a later window.   µs
     pub(super) late: u64,
-    /// The same, without the time that its sidecar stood still.   µs
+    /// The lateness without the time that its sidecar stood still.   µs
     pub(super) late_awake: u64,
     /// By how much a call arrived before its window began, if the store's time is known.   µs
     pub(super) early: u64,
-    /// What part of the common total was spent in windows in which the store was well.
+    /// The part of the common total that was spent in windows in which the store was well.
     pub(super) used: Vec<f64>,
-    /// The same in the other windows.
+    /// The part of the common total that was spent in the other windows.
     pub(super) used_without_store: Vec<f64>,
     /// By sidecar, its part of all that was spent.
     pub(super) shares: Vec<f64>,
@@ -121,7 +121,7 @@ struct LineDraw<'a> {
     limit: &'a str,
     #[serde(borrow)]
     key: &'a str,
-    /// None where the sidecar did not know which.
+    /// The window; `None` where the sidecar did not know which.
     window: Option<u64>,
     total: u64,
     cost: u64,
@@ -227,7 +227,7 @@ impl Evidence<'_> {
         u64::try_from(self.plan.window.as_micros()).expect("a window is short")
     }
 
-    /// What the lines say, and when the first of each window arrived.
+    /// The windows by the lines, and when the first call of each arrived.
     fn windows(&self) -> Vec<BTreeMap<u64, Window>> {
         let mut windows = vec![BTreeMap::new(); BUDGETS];
         for (call, told) in &self.told {
@@ -427,8 +427,8 @@ impl Evidence<'_> {
         early.max().unwrap_or(0)
     }
 
-    /// What part of the common total was spent in each window that lay wholly in the load: where
-    /// the store was well, and in the others.
+    /// The part of the common total that was spent in each window that lay wholly in the load: where the store was
+    /// well, and in the others.
     fn used(&self, windows: &BTreeMap<u64, Window>) -> (Vec<f64>, Vec<f64>) {
         let length = self.window_length();
         let firsts = windows.iter();

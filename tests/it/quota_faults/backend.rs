@@ -21,7 +21,7 @@ pub(super) struct Arrival {
 
 type Arrivals = Arc<Mutex<Vec<Arrival>>>;
 
-/// It has its own thread, so that no other work delays its notes.
+/// A backend with its own thread, so that no other work delays its notes.
 pub(super) struct Backend {
     pub(super) addr: SocketAddr,
     arrivals: Arrivals,

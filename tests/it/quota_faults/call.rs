@@ -13,11 +13,11 @@ pub(super) const USERS: [(&str, &str); 4] = [
 pub(super) const PER_USER: &str = "per_user";
 /// The rule with one budget for all calls, and its only key.
 pub(super) const EVERYBODY: &str = "everybody";
-/// One for each user, and the last for all.
+/// The number of budgets: one for each user, and the last for all.
 pub(super) const BUDGETS: usize = USERS.len() + 1;
-/// What an expensive call costs; others cost one token.
+/// The cost of an expensive call; others cost one token.
 pub(super) const EXPENSIVE_COST: u64 = 5;
-/// One call in N is expensive.
+/// The number of calls of which one is expensive.
 const EXPENSIVE_ONE_IN: u64 = 8;
 /// Of them, the numbers of calls are made.
 const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKLMNPQRSTUVWX";
@@ -99,7 +99,7 @@ impl CallId {
     }
 }
 
-/// This moment.   µs since the epoch
+/// The present moment.   µs since the epoch
 pub(super) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let since = since.expect("it is after 1970");

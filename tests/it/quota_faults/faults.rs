@@ -29,18 +29,18 @@ pub(super) enum Fault {
     FailedOver,
 }
 
-/// One that was done.
+/// A fault that was done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
     pub(super) fault: Fault,
-    /// Which sidecar, if it was one.
+    /// The sidecar that it struck, if it struck one.
     pub(super) sidecar: Option<usize>,
     /// µs since the epoch, both
     pub(super) from: u64,
     pub(super) to: u64,
 }
 
-/// Which are done in a run.
+/// The faults of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Faults {
     None,
@@ -85,7 +85,7 @@ pub(super) async fn strike(plan: &Plan, sidecars: &mut [Sidecar], store: &mut St
     done
 }
 
-/// One of these after the other.
+/// Strikes sidecars with these faults one after the other.
 async fn strike_sidecars(
     plan: &Plan,
     lane: u64,

@@ -16,7 +16,7 @@ use super::call::{CallId, USERS};
 
 /// Of each user at each sidecar, that call at a rate.
 const OPEN: usize = 8;
-/// The same, that wait for their answers and think.
+/// The number of clients that wait for their answers and think.
 const CLOSED: usize = 2;
 /// At one sidecar.
 pub(super) const CONNECTIONS: usize = USERS.len() * (OPEN + CLOSED);
@@ -130,7 +130,7 @@ impl Calls {
 struct Client {
     addr: SocketAddr,
     calls: Arc<Calls>,
-    /// None for one that calls at the rate.
+    /// The time to think; `None` for a client that calls at the rate.
     think: Option<Duration>,
     seen: Arc<Seen>,
 }
@@ -170,7 +170,7 @@ impl Client {
     }
 }
 
-/// One call: its status, and the connection for the next one. `None` if there is no whole answer.
+/// Makes a call: its status, and the connection for the next one. `None` if there is no whole answer.
 async fn ask(mut stream: TcpStream, call: CallId) -> Option<(u16, TcpStream)> {
     let (_, user) = USERS[usize::from(call.user)];
     let path = call.path();

@@ -69,7 +69,7 @@ fn config(plan: &Plan, store: &Store, links: &[Relay], addrs: [SocketAddr; 3]) -
     )
 }
 
-/// One of the sidecars.
+/// A sidecar of the run.
 pub(super) struct Sidecar {
     pub(super) number: usize,
     pub(super) http: SocketAddr,

@@ -10,11 +10,11 @@ use crate::stores::ZooKeeper;
 
 /// Real servers on loopback.
 pub(super) enum Store {
-    /// None: each sidecar alone.
+    /// No store: each sidecar is alone.
     Memory,
     ZooKeeper(ZooKeeper),
     Etcd(Etcd),
-    /// One server, and the flags that it is started with.
+    /// A server, and the flags that it is started with.
     Redis(Redis, &'static [&'static str]),
     /// A primary and its replica, behind sentinels.
     Sentinels(Group),

@@ -67,7 +67,7 @@ impl Terminal {
         self.run_as_it_is(command)
     }
 
-    /// The same, in the environment that the command has.
+    /// Runs a command in the environment that it has.
     pub(crate) fn run_as_it_is(&self, mut command: Command) -> Child {
         let end = || self.user.try_clone().expect("a descriptor");
         command.stdin(end()).stdout(end()).stderr(end());
@@ -84,8 +84,7 @@ impl Terminal {
         String::from_utf8_lossy(&written).into_owned()
     }
 
-    /// What the user sees: the text where the cursor was moved to. A program on a screen writes
-    /// only what changes.
+    /// The text that the user sees where the cursor was moved to. A program on a screen writes only what changes.
     pub(super) fn seen(&self) -> String {
         let (columns, rows) = (usize::from(self.size.0), usize::from(self.size.1));
         let mut cells = vec![vec![' '; columns]; rows];
@@ -134,7 +133,7 @@ impl Terminal {
         self.controller.write_all(keys.as_bytes()).expect("written");
     }
 
-    /// It is no screen any more, its cursor is shown, and it echoes.
+    /// Checks that the terminal is no screen any more, its cursor is shown, and it echoes.
     #[track_caller]
     pub(super) fn check_given_back(&self) {
         self.wait("\u{1b}[?1049l");

@@ -135,7 +135,7 @@ fn tls_to_etcd_needs_an_authority_to_trust() {
     wrong(&no_ca, "cert = ", "quota.cert", &["no effect without ca"]);
 }
 
-/// Its addresses have no scheme.
+/// Addresses of ZooKeeper have no scheme.
 #[test]
 fn zookeeper_is_reached_over_tls_if_there_is_an_authority_to_trust() {
     let files = Files::new();
