@@ -536,18 +536,7 @@ fn limits(
         let value = (names.time)(max_wait.value);
         draft.set(LIMITS, names.max_wait, value, max_wait.why);
     }
-    let (postpone, why) = match place.is_zvm {
-        true => (
-            "jitter",
-            "As the design for sdkserver has it: a call that meets a closed limit is set aside for a random 1 to \
-             3 s. \"in_turn\" keeps calls in order and waits less: docs/explanation/jitter-or-in-turn.md.",
-        ),
-        false => (
-            "in_turn",
-            "A call that meets a closed limit keeps its place and runs the moment the limit opens.",
-        ),
-    };
-    draft.set(QUEUE, "postpone", Value::Text(postpone.to_owned()), why);
+    postponing(place, draft);
     let queue = sdk.request_queue_size.filter(|it| *it > 0).map(u64::from);
     let deeper = learned
         .capacity
@@ -562,18 +551,30 @@ fn limits(
         }
         (None, None) => {}
     }
-    match workers {
-        Some(workers) => {
-            let why = "max_worker_count of zvmsdk.conf.";
-            draft.set(QUEUE, "workers", number(workers), why);
-        }
-        None if at_once > WORKERS => {
-            let why = format!("As many as {}.", names.outstanding);
-            draft.set(QUEUE, "workers", number(at_once), why);
-        }
-        None => {}
+    if let Some(workers) = workers {
+        let why = "max_worker_count of zvmsdk.conf.";
+        draft.set(QUEUE, "workers", number(workers), why);
+    } else if at_once > WORKERS {
+        let why = format!("As many as {}.", names.outstanding);
+        draft.set(QUEUE, "workers", number(at_once), why);
     }
     Ok(())
+}
+
+/// How calls are postponed, with the reason.
+fn postponing(place: &Place, draft: &mut Draft) {
+    let (postpone, why) = match place.is_zvm {
+        true => (
+            "jitter",
+            "As the design for sdkserver has it: a call that meets a closed limit is set aside for a random 1 to \
+             3 s. \"in_turn\" keeps calls in order and waits less: docs/explanation/jitter-or-in-turn.md.",
+        ),
+        false => (
+            "in_turn",
+            "A call that meets a closed limit keeps its place and runs the moment the limit opens.",
+        ),
+    };
+    draft.set(QUEUE, "postpone", Value::Text(postpone.to_owned()), why);
 }
 
 /// The names of the limits, and how a number of seconds is written: in front of z/VM as in

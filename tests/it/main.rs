@@ -109,6 +109,7 @@ mod scenarios;
 mod series;
 mod shared_payers;
 mod sidecar;
+mod sizes;
 mod spans;
 mod stateful;
 #[allow(dead_code, reason = "crates use more of it")]

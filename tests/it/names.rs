@@ -33,7 +33,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
 }
 
 /// Every source of the workspace with its text, by its path from the root.
-fn workspace() -> BTreeMap<String, String> {
+pub(crate) fn workspace() -> BTreeMap<String, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     for folder in ["src", "crates", "tests", "benches", "examples", "fuzz"] {
@@ -102,7 +102,7 @@ fn type_defined_in(line: &str) -> Option<&str> {
 }
 
 /// The crate of a product source; `None` for tests, and for stand-ins of a module whose feature is off.
-fn crate_of<'a>(path: &'a str, test_modules: &BTreeSet<String>) -> Option<&'a str> {
+pub(crate) fn crate_of<'a>(path: &'a str, test_modules: &BTreeSet<String>) -> Option<&'a str> {
     let (krate, file) = match path.strip_prefix("crates/") {
         Some(rest) => rest.split_once("/src/")?,
         None => ("tidegate", path.strip_prefix("src/")?),
@@ -117,7 +117,7 @@ fn crate_of<'a>(path: &'a str, test_modules: &BTreeSet<String>) -> Option<&'a st
 }
 
 /// Paths of the modules that only tests have, without `.rs`.
-fn test_modules(workspace: &BTreeMap<String, String>) -> BTreeSet<String> {
+pub(crate) fn test_modules(workspace: &BTreeMap<String, String>) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (path, text) in workspace {
         let module = path.trim_end_matches(".rs");
