@@ -1,8 +1,11 @@
 //! Two schedulers live through the same: one runs calls at once if it can, the other has each of them wait first.
 
+use std::convert::Infallible;
+
 use tidegate_limits::call::Backend;
 use tidegate_limits::scheduler::{Outcome, Refusal, SupplyShare};
-use tidegate_limits::{Call, Caller, Class, Cost, Hold, Scheduler, Step, Ticket};
+use tidegate_limits::{Call, Caller, Class, Cost, Scheduler};
+use tidegate_replay::{Decision, Replay};
 
 use crate::at;
 use crate::laws::policies::{Shape, random_policy};
@@ -11,9 +14,8 @@ use crate::random::Random;
 
 /// A scheduler and the calls that it knows.
 struct Twin {
-    scheduler: Scheduler<usize>,
-    waiting: Vec<Option<Ticket>>,
-    holds: Vec<Option<Hold>>,
+    replay: Replay<usize, Infallible>,
+    calls: usize,
     /// The random numbers by which calls are set aside.
     entropy: Random,
     at_once: u64,
@@ -30,50 +32,38 @@ struct Answered {
 
 impl Twin {
     /// Asks until there is nothing to do.
-    fn settle(&mut self, now: u64, answered: &mut Answered) {
-        loop {
-            let entropy = &mut self.entropy;
-            match self.scheduler.next(at(now), &mut || entropy.next()) {
-                Step::Run { payload, hold, .. } => self.run(payload, hold, answered),
-                Step::Expired {
-                    payload, refusal, ..
-                } => {
-                    self.waiting[payload] = None;
-                    answered.expired.push((payload, refusal));
-                }
-                Step::SleepUntil(until) => {
-                    answered.sleeps = Some(until.as_nanos());
-                    return;
-                }
-                Step::Idle => return,
+    fn settle(&mut self, answered: &mut Answered) {
+        let entropy = &mut self.entropy;
+        while let Some(decision) = self.replay.decide(&mut || entropy.next()) {
+            match decision {
+                Decision::Admitted { call, .. } => answered.ran.push(call),
+                Decision::Refused { call, refusal, .. } => answered.expired.push((call, refusal)),
             }
         }
+        answered.sleeps = self.replay.wake().map(|wake| wake.as_nanos());
     }
 
-    fn run(&mut self, number: usize, hold: Hold, answered: &mut Answered) {
-        self.waiting[number] = None;
-        self.holds[number] = Some(hold);
-        answered.ran.push(number);
-    }
-
-    fn arrives(&mut self, now: u64, call: Call, may_run: bool, answered: &mut Answered) {
-        let number = self.waiting.len();
-        self.waiting.push(None);
-        self.holds.push(None);
+    fn arrives(&mut self, call: Call, may_run: bool, answered: &mut Answered) {
+        let number = self.calls;
+        self.calls += 1;
         let call = match may_run {
-            true => match self.scheduler.run_at_once(at(now), call) {
-                Ok(hold) => {
+            true => match self.replay.run_at_once(number, call) {
+                Ok(()) => {
                     self.at_once += 1;
-                    return self.run(number, hold, answered);
+                    answered.ran.push(number);
+                    return;
                 }
                 Err(call) => call,
             },
             false => call,
         };
-        match self.scheduler.submit(at(now), call, number) {
-            Ok(ticket) => self.waiting[number] = Some(ticket),
-            Err((refusal, _)) => answered.refused = Some(refusal),
-        }
+        answered.refused = self.replay.submit(number, call).err();
+    }
+
+    /// The calls in a stage.
+    fn calls(&self, is: impl Fn(&Replay<usize, Infallible>, usize) -> bool) -> Vec<usize> {
+        let all = 0..self.calls;
+        all.filter(|&number| is(&self.replay, number)).collect()
     }
 }
 
@@ -122,9 +112,8 @@ pub(crate) fn live(seed: u64, differ: bool) -> Result<u64, Violation> {
     };
     let policy = random_policy(&mut random, shape, None);
     let mut twins = [true, false].map(|_| Twin {
-        scheduler: Scheduler::with_seed(policy.clone(), seed),
-        waiting: Vec::new(),
-        holds: Vec::new(),
+        replay: Replay::new(Scheduler::with_seed(policy.clone(), seed)),
+        calls: 0,
         entropy: Random::new(seed),
         at_once: 0,
     });
@@ -143,55 +132,39 @@ pub(crate) fn live(seed: u64, differ: bool) -> Result<u64, Violation> {
         let mut answers = Vec::new();
         for (twin, may_run) in twins.iter_mut().zip([true, false]) {
             let mut answered = Answered::default();
-            let running: Vec<_> = (0..twin.holds.len())
-                .filter(|&number| twin.holds[number].is_some())
-                .collect();
+            twin.replay.advance(at(now));
+            let running = twin.calls(Replay::is_running);
             let running = running.get((chosen % running.len().max(1) as u64) as usize);
-            let scheduler = &mut twin.scheduler;
             match (event, running) {
                 (Event::Arrives, _) => {
                     let call = match differ && may_run && step == 60 {
                         true => call.clone().cost(Cost::new(5).expect("above zero")),
                         false => call.clone(),
                     };
-                    twin.arrives(now, call, may_run, &mut answered);
+                    twin.arrives(call, may_run, &mut answered);
                 }
                 (Event::Leaves, _) => {
-                    let waiting: Vec<_> = twin.waiting.iter().flatten().copied().collect();
-                    if let Some(&ticket) = waiting.get((chosen % 7) as usize)
-                        && let Some(number) = scheduler.cancel(at(now), ticket)
-                    {
-                        twin.waiting[number] = None;
+                    let waiting = twin.calls(|replay, number| replay.ticket(number).is_some());
+                    if let Some(&number) = waiting.get((chosen % 7) as usize) {
+                        twin.replay.cancel(number);
                     }
                 }
-                (Event::Share, _) => scheduler.set_share(at(now), share),
+                (Event::Share, _) => twin.replay.scheduler_mut().set_share(at(now), share),
                 (Event::Nothing, _) | (_, None) => {}
-                (Event::Sent, Some(&number)) => {
-                    let hold = twin.holds[number].as_ref().expect("it runs");
-                    scheduler.sent(at(now), hold);
-                }
-                (Event::Replied, Some(&number)) => {
-                    let hold = twin.holds[number].as_ref().expect("it runs");
-                    scheduler.replied(at(now), hold);
-                }
+                (Event::Sent, Some(&number)) => drop(twin.replay.sent(number)),
+                (Event::Replied, Some(&number)) => drop(twin.replay.replied(number)),
                 (Event::Finished, Some(&number)) => {
-                    let hold = twin.holds[number].take().expect("it runs");
-                    scheduler.finish(at(now), hold, Outcome::Served, None);
+                    twin.replay.finish(number, Outcome::Served, None);
                 }
-                (Event::GivenBack, Some(&number)) => {
-                    let hold = twin.holds[number].take().expect("it runs");
-                    scheduler.give_back(at(now), hold);
-                }
-                (Event::Requeued, Some(&number)) => {
-                    let hold = twin.holds[number].take().expect("it runs");
-                    twin.waiting[number] = Some(scheduler.requeue(at(now), hold, number));
-                }
+                (Event::GivenBack, Some(&number)) => drop(twin.replay.give_back(number)),
+                (Event::Requeued, Some(&number)) => drop(twin.replay.requeue(number)),
             }
-            twin.settle(now, &mut answered);
-            twin.scheduler.audit();
-            let limits = twin.scheduler.limits_now(at(now));
-            let queue = twin.scheduler.queue_now(at(now));
-            answers.push((answered, limits, queue, twin.scheduler.asked_count()));
+            twin.settle(&mut answered);
+            twin.replay.scheduler_mut().audit();
+            let scheduler = twin.replay.scheduler();
+            let limits = scheduler.limits_now(at(now));
+            let queue = scheduler.queue_now(at(now));
+            answers.push((answered, limits, queue, scheduler.asked_count()));
         }
         if answers[0] != answers[1] {
             let [one, other] = [&answers[0], &answers[1]];

@@ -2,7 +2,7 @@
 
 mod checks;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,26 +10,22 @@ use tidegate_limits::call::{Backend, BucketId};
 use tidegate_limits::policy::{LimitRule, Postpone, WhenFull};
 use tidegate_limits::scheduler::{Outcome, Refusal, RefusalReason, Supplier, Supply};
 use tidegate_limits::{
-    Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp,
-    Tokens,
+    Call, Caller, Class, Cost, Fill, Limit, Policy, Scheduler, Ticket, Timestamp, Tokens,
 };
+use tidegate_replay::{Decision, Ranked, Replay};
 
+use crate::at;
 use crate::laws::policies::{LIMITS, Shape, random_bucket, random_policy};
 use crate::oracle::{CLOSE, End, Oracle, Violation, draw, meets};
 use crate::random::Random;
-use crate::{at, nanos};
 
 /// The world around one scheduler: clients, backend, operator.
 pub(crate) struct World {
     random: Random,
     shape: Shape,
-    scheduler: Scheduler<usize>,
+    replay: Replay<usize, Event>,
     policy: Policy,
     oracle: Oracle,
-    /// By moment, then in the order they were planned.
-    events: BTreeSet<(u64, u64, Event)>,
-    planned: u64,
-    now: u64,
     /// The latest moment that the scheduler was handed.
     handed: u64,
     calls: Vec<Submitted>,
@@ -45,7 +41,7 @@ pub(crate) struct World {
     claims: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 enum Event {
     Submit,
     Cancel(usize),
@@ -58,6 +54,12 @@ enum Event {
     Apply,
     SetBucket,
     RemoveBucket,
+}
+
+impl Ranked for Event {
+    type Rank = ();
+
+    fn rank(&self) {}
 }
 
 #[derive(Debug)]
@@ -83,7 +85,7 @@ struct Submitted {
 
 struct Running {
     call: usize,
-    hold: Option<Hold>,
+    is_over: bool,
 }
 
 /// How long all calls together waited for what; `None` is for no limit.
@@ -105,14 +107,11 @@ impl World {
             ..shape
         };
         let mut world = Self {
-            scheduler: Scheduler::new(policy.clone()),
+            replay: Replay::new(Scheduler::new(policy.clone())),
             oracle: Oracle::new(&at_first.claims(policy.limits())),
             policy,
             random,
             shape,
-            events: BTreeSet::new(),
-            planned: 0,
-            now: 0,
             handed: 0,
             calls: Vec::new(),
             running: Vec::new(),
@@ -182,68 +181,59 @@ impl World {
     }
 
     fn schedule(&mut self, moment: u64, event: Event) {
-        self.planned += 1;
-        self.events.insert((moment, self.planned, event));
+        self.replay.plan(at(moment), event);
+    }
+
+    fn now(&self) -> u64 {
+        self.replay.now().as_nanos()
     }
 
     /// Lives to the end of the plan, and checks that everything is at rest then.
     pub(crate) fn live(&mut self) -> Result<(), Violation> {
-        let mut sleep = self.settle()?;
-        loop {
-            let next = self.events.first().map(|&(moment, ..)| moment);
-            match (next, sleep) {
-                (None, None) => break,
-                (Some(moment), Some(wake)) if wake < moment => self.pass(wake),
-                (None, Some(wake)) => {
-                    if self.is_stuck(wake) {
-                        break;
-                    }
-                    self.pass(wake);
-                }
-                (Some(moment), _) => {
-                    self.pass(moment);
-                    // Several things may happen at one moment before anybody asks.
-                    loop {
-                        let (_, _, event) = self
-                            .events
-                            .pop_first()
-                            .expect("there is an event at this moment");
-                        self.happen(event)?;
-                        let more = self
-                            .events
-                            .first()
-                            .is_some_and(|&(next, ..)| next == moment);
-                        if !more || self.random.one_in(2) {
-                            break;
-                        }
-                    }
+        self.settle()?;
+        while let Some(moment) = self.replay.next_moment() {
+            if self.next_event().is_none() && self.is_stuck(moment.as_nanos()) {
+                break;
+            }
+            self.pass(moment);
+            // Several things may happen at one moment before the scheduler is asked.
+            while let Some(event) = self.replay.pop_due() {
+                self.happen(event)?;
+                let more = self.next_event() == Some(moment);
+                if !more || self.random.one_in(2) {
+                    break;
                 }
             }
-            sleep = self.settle()?;
+            self.settle()?;
         }
         self.end()
     }
 
+    fn next_event(&mut self) -> Option<Timestamp> {
+        self.replay.agenda_mut().next_moment()
+    }
+
     /// Time passes. Every waiting call continues to wait for what it waits for.
-    fn pass(&mut self, until: u64) {
-        let time = nanos(until.saturating_sub(self.now));
+    fn pass(&mut self, until: Timestamp) {
+        let time = until.since(self.replay.now());
         if !time.is_zero() {
-            for row in self.scheduler.queue_now(at(self.now)).functions {
+            let now = self.replay.now();
+            for row in self.replay.scheduler().queue_now(now).functions {
                 let calls = u32::try_from(row.waiting).expect("these are few");
                 *self.waits.seen.entry(row.held_by).or_default() += time * calls;
             }
         }
-        self.now = until;
+        self.replay.advance(until);
     }
 
     /// Whether all that is left to happen is that calls wait for what never comes.
     fn is_stuck(&self, wake: u64) -> bool {
-        wake > 1_000_000 || (self.shape.jitter && self.now > 10_000)
+        wake > 1_000_000 || (self.shape.jitter && self.now() > 10_000)
     }
 
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
         if std::env::var_os("TIDEGATE_TRACE").is_some() {
-            eprintln!("{}: {event:?}", self.now);
+            eprintln!("{}: {event:?}", self.now());
         }
         match event {
             Event::Submit => self.submit()?,
@@ -255,8 +245,9 @@ impl World {
             Event::Reclass(call) => {
                 let class = Class(self.random.below(self.shape.classes) as u32);
                 if let Status::Waiting(ticket) = self.calls[call].status {
-                    self.handed = self.now;
-                    if !self.scheduler.reclass(at(self.now), ticket, class) {
+                    self.handed = self.now();
+                    let now = self.replay.now();
+                    if !self.replay.scheduler_mut().reclass(now, ticket, class) {
                         return Err(format!(
                             "call {call} waits and could not be put into {class:?}"
                         ));
@@ -266,36 +257,39 @@ impl World {
                 }
             }
             Event::Sent(run) => {
-                if let Some(hold) = &self.running[run].hold {
+                if let Some(call) = self.runs(run) {
                     // A clock that steps back stands still for the scheduler.
                     let back = if self.random.one_in(20) {
-                        self.random.below(self.now + 1)
+                        self.random.below(self.now() + 1)
                     } else {
                         0
                     };
-                    self.scheduler.sent(at(self.now - back), hold);
-                    self.handed = self.handed.max(self.now - back);
+                    let now = self.replay.now();
+                    self.replay.advance(at(self.now() - back));
+                    self.replay.sent(call);
+                    self.handed = self.handed.max(self.now());
+                    self.replay.advance(now);
                     self.oracle.sent(run, self.handed);
                     return Ok(());
                 }
             }
             Event::Replied(run) => {
-                if let Some(hold) = &self.running[run].hold {
-                    self.scheduler.replied(at(self.now), hold);
-                    self.handed = self.now;
-                    self.oracle.replied(run, self.now);
+                if let Some(call) = self.runs(run) {
+                    self.replay.replied(call);
+                    self.handed = self.now();
+                    self.oracle.replied(run, self.now());
                 }
             }
             Event::End(run) => self.end_run(run)?,
             Event::Supply => {
-                self.handed = self.now;
+                self.handed = self.now();
                 let index = self.random.below(LIMITS.len() as u64) as usize;
                 let capacity = self.random.below(6) as u32;
                 let supply = match self.random.below(3) {
                     0 => Supply::Configured,
                     1 => Supply::capacity(capacity),
                     _ => {
-                        let end = self.now + self.random.below(30);
+                        let end = self.now() + self.random.below(30);
                         Supply::until(capacity, at(end), self.random.below(4) as u32)
                     }
                 };
@@ -306,8 +300,13 @@ impl World {
                     .find(|rule| &*rule.name == LIMITS[index].0);
                 let name = rule.map(|rule| rule.name.clone());
                 let supplier = Supplier::ALL[self.random.below(2) as usize];
-                let (now, limit) = (at(self.now), LIMITS[index].0);
-                if self.scheduler.supply(now, limit, supplier, supply) != name.is_some() {
+                let (now, limit) = (at(self.now()), LIMITS[index].0);
+                if self
+                    .replay
+                    .scheduler_mut()
+                    .supply(now, limit, supplier, supply)
+                    != name.is_some()
+                {
                     return Err(format!(
                         "supply found {:?} where there is {name:?}",
                         LIMITS[index].0
@@ -318,7 +317,7 @@ impl World {
                 }
             }
             Event::SupplyFill => {
-                self.handed = self.now;
+                self.handed = self.now();
                 let id = BucketId(self.random.below(self.shape.buckets));
                 let fill = |random: &mut Random| {
                     let quarters = random.between(1, 12) as f64 / 4.0;
@@ -329,24 +328,26 @@ impl World {
                     0 => Supply::Configured,
                     1 => Supply::capacity(capacity),
                     _ => {
-                        let end = self.now + self.random.below(30);
+                        let end = self.now() + self.random.below(30);
                         Supply::until(capacity, at(end), fill(&mut self.random))
                     }
                 };
                 let is_there = self.oracle.buckets().any(|(known, _)| known == id);
-                if self.scheduler.supply_fill(at(self.now), id, supply) != is_there {
+                let now = self.replay.now();
+                if self.replay.scheduler_mut().supply_fill(now, id, supply) != is_there {
                     return Err(format!("{id:?} was supplied, and is there: {is_there}"));
                 }
                 if is_there {
-                    self.oracle.bucket_supplied(id, supply, self.now);
+                    self.oracle.bucket_supplied(id, supply, self.now());
                 }
             }
             Event::Apply => {
-                self.handed = self.now;
+                self.handed = self.now();
                 self.policy = random_policy(&mut self.random, self.shape, Some(&self.policy));
-                self.scheduler.apply(at(self.now), self.policy.clone());
+                let now = self.replay.now();
+                self.replay.scheduler_mut().apply(now, self.policy.clone());
                 self.oracle
-                    .applied(&self.shape.claims(self.policy.limits()), self.now);
+                    .applied(&self.shape.claims(self.policy.limits()), self.now());
                 self.note_policy();
             }
             Event::SetBucket => {
@@ -362,15 +363,19 @@ impl World {
     }
 
     fn set_bucket(&mut self, id: BucketId) {
-        self.handed = self.now;
+        self.handed = self.now();
         let rule = random_bucket(&mut self.random, self.shape);
-        let set = self.scheduler.set_bucket(at(self.now), id, rule.clone());
+        let now = self.replay.now();
+        let set = self
+            .replay
+            .scheduler_mut()
+            .set_bucket(now, id, rule.clone());
         set.expect("these are few");
-        self.oracle.bucket_set(id, &rule, self.now);
+        self.oracle.bucket_set(id, &rule, self.now());
     }
 
     fn remove_bucket(&mut self, id: BucketId) -> Result<(), Violation> {
-        self.handed = self.now;
+        self.handed = self.now();
         let waits = |one: &Submitted| {
             matches!(one.status, Status::Waiting(_)) && one.call.bucket == Some(id)
         };
@@ -382,7 +387,8 @@ impl World {
         let was_there = self.oracle.buckets().any(|(one, _)| one == id);
         let expected = self.calls.iter().filter(|one| waits(one)).count();
         let mut asked = 0;
-        let removed = self.scheduler.remove_bucket(at(self.now), id, |_| {
+        let now = self.replay.now();
+        let removed = self.replay.scheduler_mut().remove_bucket(now, id, |_| {
             asked += 1;
             to
         });
@@ -416,14 +422,14 @@ impl World {
     }
 
     fn submit(&mut self) -> Result<(), Violation> {
-        self.handed = self.now;
+        self.handed = self.now();
         let deadline = match self.random.below(6) {
-            0 => Some(at(self.now)),
-            1..4 => Some(at(self.now + self.random.below(60))),
+            0 => Some(at(self.now())),
+            1..4 => Some(at(self.now() + self.random.below(60))),
             _ => None,
         };
         let functions = ["list", "create", "other", "more"];
-        let call = Call::new(functions[self.random.below(4) as usize], at(self.now))
+        let call = Call::new(functions[self.random.below(4) as usize], at(self.now()))
             .backend(Backend(self.random.below(2) as u8))
             .class(Class(self.random.below(self.shape.classes) as u32))
             .caller(Caller(self.random.below(self.shape.callers)))
@@ -452,7 +458,7 @@ impl World {
             let bucket = self.oracle.buckets().find(|&(one, _)| one == id);
             let (_, bucket) = bucket.expect("it is there");
             let cost = call.tokens.get();
-            [CLOSE, -CLOSE].map(|spare| bucket.rejects(self.now, ahead, cost, spare))
+            [CLOSE, -CLOSE].map(|spare| bucket.rejects(self.now(), ahead, cost, spare))
         });
         let id = self.calls.len();
         let door = match self.policy.when_full() {
@@ -460,32 +466,27 @@ impl World {
             WhenFull::Wait { door } => door,
         };
         let full = self.by_arrival.len() >= (self.policy.capacity() + door) as usize;
-        let status = match self.scheduler.submit(at(self.now), call.clone(), id) {
+        let status = match self.replay.submit(id, call.clone()) {
             Ok(ticket) => {
                 if full || rejects.is_some_and(|[_, surely]| surely) {
-                    return Err(format!("at {}: {call:?} was not rejected", self.now));
+                    return Err(format!("at {}: {call:?} was not rejected", self.now()));
                 }
                 self.by_arrival.insert(id as u64, id);
                 if self.random.one_in(6) {
-                    let moment = self.now + self.random.below(40);
+                    let moment = self.now() + self.random.below(40);
                     self.schedule(moment, Event::Cancel(id));
                 }
                 if self.random.one_in(10) {
-                    let moment = self.now + self.random.below(40);
+                    let moment = self.now() + self.random.below(40);
                     self.schedule(moment, Event::Reclass(id));
                 }
                 Status::Waiting(ticket)
             }
-            Err((refusal, payload)) => {
-                if payload != id {
-                    return Err(format!(
-                        "call {id} was refused with the payload of {payload}"
-                    ));
-                }
+            Err(refusal) => {
                 if refusal.reason == RefusalReason::RateLimited
                     && !rejects.is_some_and(|[perhaps, _]| perhaps)
                 {
-                    return Err(format!("at {}: {call:?} was rejected", self.now));
+                    return Err(format!("at {}: {call:?} was rejected", self.now()));
                 }
                 self.check_refused_at_once(&call, &refusal, full)?;
                 Status::Over
@@ -497,7 +498,7 @@ impl World {
             for rule in self.oracle.rules().iter().filter(|rule| meets(rule, &call)) {
                 let (used, max) = (
                     self.oracle.used(rule, deadline.as_nanos()),
-                    self.oracle.max(rule, self.now),
+                    self.oracle.max(rule, self.now()),
                 );
                 let reserved = self.reserved(rule);
                 let (departed, draw) = (used.saturating_sub(reserved), draw(&rule.limit, &call));
@@ -509,7 +510,7 @@ impl World {
                 {
                     return Err(format!(
                         "at {}: {call:?} waits in vain for {rule:?}",
-                        self.now
+                        self.now()
                     ));
                 }
             }
@@ -517,7 +518,7 @@ impl World {
         self.calls.push(Submitted {
             call,
             named,
-            waits_since: self.now,
+            waits_since: self.now(),
             rerouted: false,
             status,
             requeued: false,
@@ -527,13 +528,15 @@ impl World {
     }
 
     fn cancel(&mut self, call: usize, ticket: Ticket) -> Result<(), Violation> {
-        self.handed = self.now;
-        let waited = self.scheduler.waited(at(self.now), ticket);
+        self.handed = self.now();
+        let waited = self.replay.scheduler().waited(at(self.now()), ticket);
         self.check_waited(call, &waited.expect("it waits"))?;
-        if self.scheduler.cancel(at(self.now), ticket) != Some(call) {
+        if !self.replay.cancel(call) {
             return Err(format!("call {call} waits and could not be cancelled"));
         }
-        if self.scheduler.cancel(at(self.now), ticket).is_some() {
+        let now = self.replay.now();
+        let again = self.replay.scheduler_mut().cancel(now, ticket);
+        if again.is_some() {
             return Err(format!("call {call} was cancelled twice"));
         }
         self.calls[call].status = Status::Over;
@@ -542,22 +545,21 @@ impl World {
     }
 
     fn end_run(&mut self, run: usize) -> Result<(), Violation> {
-        self.handed = self.now;
-        let hold = self.running[run].hold.take().expect("a run ends once");
-        let call = self.running[run].call;
-        let now = at(self.now);
+        self.handed = self.now();
+        let call = self.runs(run).expect("a run ends once");
+        self.running[run].is_over = true;
         match self.random.below(8) {
             0 => {
-                self.scheduler.give_back(now, hold);
-                self.oracle.ended(run, End::Undrawn(self.now), None)?;
+                self.replay.give_back(call);
+                self.oracle.ended(run, End::Undrawn(self.now()), None)?;
                 self.calls[call].status = Status::Over;
             }
             1 => {
-                self.oracle.ended(run, End::Undrawn(self.now), None)?;
-                let ticket = self.scheduler.requeue(now, hold, call);
+                self.oracle.ended(run, End::Undrawn(self.now()), None)?;
+                let ticket = self.replay.requeue(call).expect("it runs");
                 self.calls[call].status = Status::Waiting(ticket);
                 self.calls[call].requeued = true;
-                self.calls[call].waits_since = self.now;
+                self.calls[call].waits_since = self.now();
                 let there = self.existing(self.calls[call].named);
                 let one = &mut self.calls[call];
                 one.rerouted |= there != one.call.bucket;
@@ -568,58 +570,56 @@ impl World {
                 let outcome =
                     [Outcome::Served, Outcome::Overloaded, Outcome::Failed][n as usize % 3];
                 let measured = (n > 2).then(|| Tokens::new(n as f64).expect("a cost"));
-                self.scheduler.finish(now, hold, outcome, measured);
-                self.oracle.ended(run, End::Finished(self.now), measured)?;
+                self.replay.finish(call, outcome, measured);
+                self.oracle
+                    .ended(run, End::Finished(self.now()), measured)?;
                 self.calls[call].status = Status::Over;
             }
         }
         Ok(())
     }
 
-    /// Does what the scheduler says until it sleeps; returns until when.
-    fn settle(&mut self) -> Result<Option<u64>, Violation> {
-        self.handed = self.now;
+    /// Does what the scheduler says until it sleeps.
+    fn settle(&mut self) -> Result<(), Violation> {
+        self.handed = self.now();
         loop {
             self.note_claims();
             let random = &mut self.random;
-            let step = self.scheduler.next(at(self.now), &mut || random.next());
+            let decision = self.replay.decide(&mut || random.next());
             if std::env::var_os("TIDEGATE_TRACE").is_some() {
-                eprintln!("{}: {step:?}", self.now);
+                eprintln!("{}: {decision:?}", self.now());
             }
-            match step {
-                Step::Run {
-                    payload,
-                    hold,
-                    waited,
-                    ..
-                } => {
-                    let keeps = self.keeps_its_place(&self.calls[payload].call)
+            match decision {
+                Some(Decision::Admitted { call, waited, .. }) => {
+                    let keeps = self.keeps_its_place(&self.calls[call].call)
                         && !self.shape.reloads
-                        && !self.calls[payload].reclassed;
+                        && !self.calls[call].reclassed;
                     if (!self.shape.jitter || keeps) && waited.postponed > 0 {
-                        return Err(format!("call {payload} was set aside"));
+                        return Err(format!("call {call} was set aside"));
                     }
-                    self.check_waited(payload, &waited)?;
-                    self.run(payload, hold)?;
+                    self.check_waited(call, &waited)?;
+                    self.run(call)?;
                 }
-                Step::Expired {
-                    payload,
+                Some(Decision::Refused {
+                    call,
                     refusal,
                     waited,
-                } => {
-                    self.check_waited(payload, &waited)?;
-                    self.expire(payload, &refusal)?;
+                }) => {
+                    self.check_waited(call, &waited)?;
+                    self.expire(call, &refusal)?;
                 }
-                Step::SleepUntil(moment) => {
-                    self.check_asleep(Some(moment.as_nanos()))?;
-                    return Ok(Some(moment.as_nanos()));
-                }
-                Step::Idle => {
-                    self.check_asleep(None)?;
-                    return Ok(None);
+                None => {
+                    let wake = self.replay.wake().map(Timestamp::as_nanos);
+                    return self.check_asleep(wake);
                 }
             }
         }
+    }
+
+    /// The call of a run that is not over.
+    fn runs(&self, run: usize) -> Option<usize> {
+        let Running { call, is_over } = self.running[run];
+        (!is_over).then_some(call)
     }
 
     /// Whether a limit keeps anything for the call's class.
@@ -629,12 +629,20 @@ impl World {
     }
 
     fn note_claims(&mut self) {
-        let limits = self.scheduler.limits_now(at(self.now)).into_iter();
+        let limits = self
+            .replay
+            .scheduler()
+            .limits_now(at(self.now()))
+            .into_iter();
         let claimed = limits.filter(|limit| limit.claimed > 0);
         self.claimed = claimed.map(|limit| (limit.name, limit.claimed)).collect();
-        let buckets = self.scheduler.bucket_ids();
+        let buckets = self.replay.scheduler().bucket_ids();
         let claimed = buckets.filter_map(|id| {
-            let claimed = self.scheduler.bucket_now(at(self.now), id)?.claimed;
+            let claimed = self
+                .replay
+                .scheduler()
+                .bucket_now(at(self.now()), id)?
+                .claimed;
             (claimed > 0.0).then_some((id, claimed))
         });
         self.claimed_tokens = claimed.collect();
@@ -642,7 +650,7 @@ impl World {
     }
 
     fn claims_made(&self) -> u64 {
-        self.scheduler.queue_now(at(self.now)).claims
+        self.replay.scheduler().queue_now(at(self.now())).claims
     }
 
     /// Whether a call claims room at a limit that this one meets: then it may go before one that came
@@ -682,7 +690,7 @@ impl World {
         self.shape.classes == 1 && self.shape.callers == 1 && self.shape.buckets == 0
     }
 
-    fn run(&mut self, id: usize, hold: Hold) -> Result<(), Violation> {
+    fn run(&mut self, id: usize) -> Result<(), Violation> {
         self.check_not_overtaking(id)?;
         self.check_not_overtaking_at_bucket(id)?;
         let call = self.calls[id].call.clone();
@@ -691,9 +699,12 @@ impl World {
         }
         if call
             .deadline
-            .is_some_and(|deadline| deadline.as_nanos() < self.now)
+            .is_some_and(|deadline| deadline.as_nanos() < self.now())
         {
-            return Err(format!("at {}: {call:?} runs after its deadline", self.now));
+            return Err(format!(
+                "at {}: {call:?} runs after its deadline",
+                self.now()
+            ));
         }
         if !self.shape.jitter {
             // Among calls of one caller and class that meet the same limits, the first goes first.
@@ -714,13 +725,13 @@ impl World {
         }
         self.by_arrival.remove(&(id as u64));
         self.calls[id].status = Status::Running;
-        let run = self.oracle.ran(&call, self.now)?;
-        let departs = self.now + self.random.below(4);
+        let run = self.oracle.ran(&call, self.now())?;
+        let departs = self.now() + self.random.below(4);
         let replies = departs + self.random.below(8);
         let ends = replies + self.random.below(8);
         self.running.push(Running {
             call: id,
-            hold: Some(hold),
+            is_over: false,
         });
         if !self.random.one_in(8) {
             self.schedule(departs, Event::Sent(run));
@@ -737,7 +748,7 @@ impl World {
         let wrong = |what: &str| {
             Err(format!(
                 "at {}: call {id}, {call:?}, {refusal:?}: {what}",
-                self.now
+                self.now()
             ))
         };
         if !matches!(self.calls[id].status, Status::Waiting(_)) {
@@ -751,21 +762,21 @@ impl World {
                 let Some(deadline) = call.deadline.map(Timestamp::as_nanos) else {
                     return wrong("has no deadline");
                 };
-                if deadline > self.now {
+                if deadline > self.now() {
                     return wrong("was expired early");
                 }
-                if deadline < self.now && !self.calls[id].requeued {
+                if deadline < self.now() && !self.calls[id].requeued {
                     return wrong("was expired late");
                 }
-                if deadline == self.now && !self.shape.jitter {
-                    self.check_barred(id, self.now)?;
+                if deadline == self.now() && !self.shape.jitter {
+                    self.check_barred(id, self.now())?;
                 }
             }
             RefusalReason::NeverPossible => {
                 let mut own = self.oracle.rules().iter().filter(|rule| meets(rule, call));
-                if own
-                    .all(|rule| draw(&rule.limit, call) <= self.oracle.reach(rule, call, self.now))
-                {
+                if own.all(|rule| {
+                    draw(&rule.limit, call) <= self.oracle.reach(rule, call, self.now())
+                }) {
                     return wrong("every limit is large enough");
                 }
             }
@@ -776,7 +787,7 @@ impl World {
                     let (_, ahead) = self.waiting_for(id);
                     let mut buckets = self.oracle.buckets();
                     let (_, bucket) = buckets.find(|&(one, _)| one == id).expect("it is there");
-                    bucket.rejects(self.now, ahead, call.tokens.get(), CLOSE)
+                    bucket.rejects(self.now(), ahead, call.tokens.get(), CLOSE)
                 });
                 if !rejects {
                     return wrong("its bucket lets calls wait");

@@ -17,11 +17,11 @@ impl World {
         call: usize,
         waited: &WaitReport,
     ) -> Result<(), Violation> {
-        let wait = nanos(self.now - self.calls[call].waits_since);
+        let wait = nanos(self.now() - self.calls[call].waits_since);
         if waited.delays.total() != wait {
             return Err(format!(
                 "at {}: call {call} waited {wait:?}, and reports {waited:?}",
-                self.now
+                self.now()
             ));
         }
         for delay in waited.delays.iter() {
@@ -43,18 +43,19 @@ impl World {
                 if self.calls[index]
                     .call
                     .deadline
-                    .is_some_and(|deadline| deadline.as_nanos() < self.now)
+                    .is_some_and(|deadline| deadline.as_nanos() < self.now())
                 {
                     return Err(format!(
                         "{:?} still waits after its deadline, at {}",
-                        self.calls[index], self.now
+                        self.calls[index],
+                        self.now()
                     ));
                 }
                 self.cancel(index, ticket)?;
             }
         }
         self.settle()?;
-        if !self.scheduler.is_at_rest() {
+        if !self.replay.scheduler().is_at_rest() {
             return Err("not at rest after the last call".into());
         }
         if self.waits.told != self.waits.seen {
@@ -66,7 +67,11 @@ impl World {
         self.oracle.check_spans()?;
         self.oracle.check_peaks()?;
         self.oracle.check_rates()?;
-        for limit in self.scheduler.limits_now(at(self.now + 1_000_000)) {
+        for limit in self
+            .replay
+            .scheduler()
+            .limits_now(at(self.now() + 1_000_000))
+        {
             let rule = self
                 .oracle
                 .rules()
@@ -98,7 +103,7 @@ impl World {
         let wrong = |what: &str| {
             Err(format!(
                 "at {}: {call:?} was refused, {refusal:?}, but {what}",
-                self.now
+                self.now()
             ))
         };
         if refusal.retry_after < Duration::from_millis(1) {
@@ -109,8 +114,9 @@ impl World {
             RefusalReason::QueueFull if !full => wrong("there was room"),
             RefusalReason::QueueFull => Ok(()),
             RefusalReason::NeverPossible => {
-                let never = own
-                    .any(|rule| draw(&rule.limit, call) > self.oracle.reach(rule, call, self.now));
+                let never = own.any(|rule| {
+                    draw(&rule.limit, call) > self.oracle.reach(rule, call, self.now())
+                });
                 if never {
                     Ok(())
                 } else {
@@ -124,9 +130,9 @@ impl World {
                     .as_nanos();
                 let closed = own.any(|rule| {
                     self.oracle.taken(rule, call, deadline) + draw(&rule.limit, call)
-                        > self.oracle.max(rule, self.now)
+                        > self.oracle.max(rule, self.now())
                 });
-                let closed = closed || !self.oracle.has_tokens_by(call, self.now, deadline);
+                let closed = closed || !self.oracle.has_tokens_by(call, self.now(), deadline);
                 // Where a reload made the count inexact, it may well be higher than it looks.
                 if closed || !self.oracle.is_exact_for(call) {
                     Ok(())
@@ -160,11 +166,11 @@ impl World {
             {
                 continue;
             }
-            let mut closed = own().filter(|rule| !self.oracle.has_room(rule, call, self.now));
+            let mut closed = own().filter(|rule| !self.oracle.has_room(rule, call, self.now()));
             if let (Some(bar), None) = (closed.next(), closed.next())
                 && meets(bar, &self.calls[id].call)
             {
-                let now = self.now;
+                let now = self.now();
                 return Err(format!(
                     "at {now} call {id} overtook call {first}, {call:?}, at {bar:?}"
                 ));
@@ -188,7 +194,7 @@ impl World {
         let Some(&first) = first.filter(|&&first| first < id) else {
             return Ok(());
         };
-        let (other, now) = (&self.calls[first], self.now);
+        let (other, now) = (&self.calls[first], self.now());
         let moved = |one: &Submitted| one.rerouted || one.requeued || one.reclassed;
         // It may be behind another call, at another limit.
         let is_behind = self.by_arrival.values().any(|&ahead| {
@@ -259,49 +265,50 @@ impl World {
     }
 
     pub(super) fn check_asleep(&mut self, wake: Option<u64>) -> Result<(), Violation> {
-        self.scheduler.audit();
-        if wake.is_some_and(|wake| wake <= self.now) {
+        self.replay.scheduler_mut().audit();
+        if wake.is_some_and(|wake| wake <= self.now()) {
             return Err(format!(
                 "at {} the scheduler would sleep until {wake:?}",
-                self.now
+                self.now()
             ));
         }
-        let waiting = self.scheduler.waiting() + self.scheduler.at_door();
+        let waiting = self.replay.scheduler().waiting() + self.replay.scheduler().at_door();
         if waiting != self.by_arrival.len() {
             return Err(format!("{waiting} wait, {} should", self.by_arrival.len()));
         }
-        let held = self.running.iter().filter(|run| run.hold.is_some()).count();
-        if self.scheduler.in_flight() != held {
+        let held = self.running.iter().filter(|run| !run.is_over).count();
+        if self.replay.scheduler().in_flight() != held {
             return Err(format!(
                 "{} are in flight, {held} should",
-                self.scheduler.in_flight()
+                self.replay.scheduler().in_flight()
             ));
         }
         for (limit, rule) in self
-            .scheduler
-            .limits_now(at(self.now))
+            .replay
+            .scheduler()
+            .limits_now(at(self.now()))
             .iter()
             .zip(self.oracle.rules())
         {
-            let used = self.oracle.used(rule, self.now);
+            let used = self.oracle.used(rule, self.now());
             if limit.used < used || (self.oracle.is_exact(rule) && limit.used != used) {
                 return Err(format!(
                     "at {}: {used} of {rule:?} are in use, not {limit:?}",
-                    self.now
+                    self.now()
                 ));
             }
         }
         for (id, bucket) in self.oracle.buckets() {
-            let is = self.scheduler.bucket_now(at(self.now), id);
+            let is = self.replay.scheduler().bucket_now(at(self.now()), id);
             let is = is.ok_or_else(|| format!("{id:?} is not there"))?;
-            let (level, _) = bucket.level(self.now);
+            let (level, _) = bucket.level(self.now());
             let (waiting, tokens) = self.waiting_for(id);
             if (is.tokens - level).abs() > CLOSE
                 || (is.waiting, is.waiting_tokens) != (waiting, tokens)
             {
                 return Err(format!(
                     "at {}: {level} are there, {waiting} wait for {tokens}, not {is:?}",
-                    self.now
+                    self.now()
                 ));
             }
         }
@@ -320,7 +327,7 @@ impl World {
                 // These keep their place.
                 Postpone::Jitter { .. } if call.bucket.is_some() || self.keeps_its_place(call) => {}
                 Postpone::Jitter { .. } => {
-                    if at(wake) > at(self.now) + self.longest_aside {
+                    if at(wake) > at(self.now()) + self.longest_aside {
                         return Err(format!(
                             "call {id} is aside for longer than {:?}",
                             self.longest_aside
@@ -328,13 +335,13 @@ impl World {
                     }
                 }
                 Postpone::InTurn => {
-                    self.check_barred(id, self.now)?;
+                    self.check_barred(id, self.now())?;
                     let openings = self
                         .oracle
-                        .openings(call, self.now)
+                        .openings(call, self.now())
                         .into_iter()
                         .chain(self.oracle.expiries());
-                    for moment in openings.filter(|&moment| moment > self.now && moment < wake) {
+                    for moment in openings.filter(|&moment| moment > self.now() && moment < wake) {
                         self.check_barred(id, moment)?;
                     }
                 }
@@ -356,7 +363,7 @@ impl World {
                 .iter()
                 .enumerate()
                 .filter(|(_, running)| {
-                    running.hold.is_some() && meets(rule, &self.calls[running.call].call)
+                    !running.is_over && meets(rule, &self.calls[running.call].call)
                 })
                 .filter(|&(run, _)| !self.oracle.has_departed(rule, run))
                 .map(|(_, running)| draw(&rule.limit, &self.calls[running.call].call))
