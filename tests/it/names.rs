@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Doc blocks that begin with a pronoun. The allowance may only shrink; the aim is below 50.
-const PRONOUN_DOCS_MAX: usize = 570;
+const PRONOUN_DOCS_MAX: usize = 565;
 
 /// Type names of one crate that are defined again in it. The allowance may only shrink; the aim is 0.
-const REPEATED_IN_A_CRATE_MAX: usize = 161;
+const REPEATED_IN_A_CRATE_MAX: usize = 156;
 
 /// Type names that are defined more than twice. The allowance may only shrink; the aim is 0.
 const REPEATED_IN_THE_WORKSPACE_MAX: usize = 86;
@@ -109,10 +109,11 @@ pub(crate) fn crate_of<'a>(path: &'a str, test_modules: &BTreeSet<String>) -> Op
     };
     let is_stand_in = file.rsplit('/').next()?.starts_with("without_");
     let module = path.trim_end_matches(".rs");
-    let is_test = test_modules.iter().any(|test| {
-        let rest = module.strip_prefix(test.as_str());
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    });
+    let is_test = file.ends_with("tests.rs")
+        || test_modules.iter().any(|test| {
+            let rest = module.strip_prefix(test.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        });
     (!is_stand_in && !is_test).then_some(krate)
 }
 

@@ -33,7 +33,7 @@ impl<T> Scheduler<T> {
                 return Err(call);
             }
         }
-        self.asked += 1;
+        self.turn_checks += 1;
         let arrival = self.count_joining();
         let (drawn, service) = self.draw_limits(now, &call, set);
         let from = drawn.iter();

@@ -8,7 +8,7 @@ impl<T> Scheduler<T> {
     #[doc(hidden)]
     #[must_use]
     pub const fn asked_count(&self) -> u64 {
-        self.asked + self.parking.looked()
+        self.turn_checks + self.parking.list_checks()
     }
 
     /// Panics if an invariant is violated that holds whenever [`next`](Self::next) returns a moment

@@ -117,16 +117,16 @@ impl<T> Scheduler<T> {
         draw: &mut impl FnMut(&mut T, Jitter) -> Duration,
     ) -> Option<Step<T>> {
         let mut parked = 0;
-        while let Some(asked) = self.next_asked() {
-            let Candidate { flow, key, .. } = asked;
-            let (bar, verdict) = match self.ask(now, asked) {
-                TurnCheck::Run => return Some(self.run(now, asked)),
+        while let Some(candidate) = self.next_candidate() {
+            let Candidate { flow, key, .. } = candidate;
+            let (bar, verdict) = match self.ask(now, candidate) {
+                TurnCheck::Run => return Some(self.run(now, candidate)),
                 TurnCheck::Barred(bar, Verdict::Never) => {
                     return Some(self.expire(now, key, RefusalReason::NeverPossible, Some(bar)));
                 }
                 TurnCheck::Barred(bar, verdict) => (bar, verdict),
             };
-            let stays = asked.turn.is_some_and(|turn| turn.bar() == bar);
+            let stays = candidate.turn.is_some_and(|turn| turn.bar() == bar);
             if let Budget::Quota(quota) = bar {
                 let tokens = self.queue.calls[key].call.tokens;
                 let answer = self.bars.quotas.peek(now, quota, tokens);
@@ -145,9 +145,9 @@ impl<T> Scheduler<T> {
                     parked <= 64 + 16 * self.parking.flows(),
                     "no flow is sent to and fro between two limits"
                 );
-                let front = self.pass_over(now, asked, bar, verdict);
+                let front = self.pass_over(now, candidate, bar, verdict);
                 let verdict = self.asked_again(now, key, bar, verdict);
-                self.parking.park(asked, bar, verdict, front, now);
+                self.parking.park(candidate, bar, verdict, front, now);
                 continue;
             };
             let deadline = self.queue.calls[key].call.deadline;
@@ -160,16 +160,16 @@ impl<T> Scheduler<T> {
         None
     }
 
-    fn next_asked(&mut self) -> Option<Candidate> {
+    fn next_candidate(&mut self) -> Option<Candidate> {
         let bars = &self.bars;
         self.parking.next(|flow, bar| bars.meets(&flow.meets, bar))
     }
 
     /// Asks the head of a flow whether it may run.
-    fn ask(&mut self, now: Timestamp, asked: Candidate) -> TurnCheck {
-        let flow = asked.flow;
-        let waiting = &self.queue.calls[asked.key];
-        if let Some(turn) = asked.turn {
+    fn ask(&mut self, now: Timestamp, candidate: Candidate) -> TurnCheck {
+        let flow = candidate.flow;
+        let waiting = &self.queue.calls[candidate.key];
+        if let Some(turn) = candidate.turn {
             let bar = turn.bar();
             let verdict = self.peek_at(now, flow, waiting, bar);
             let is_barred = matches!(verdict, Verdict::NotBefore(_) | Verdict::OnChange);
@@ -196,8 +196,8 @@ impl<T> Scheduler<T> {
                 return TurnCheck::Barred(bar, Verdict::OnChange);
             }
         }
-        self.asked += 1;
-        self.peek(now, flow, &self.queue.calls[asked.key])
+        self.turn_checks += 1;
+        self.peek(now, flow, &self.queue.calls[candidate.key])
     }
 
     /// The verdict of everything that the head of a flow meets, and what bars it. A bucket that
@@ -255,12 +255,12 @@ impl<T> Scheduler<T> {
     pub(super) fn pass_over(
         &mut self,
         now: Timestamp,
-        asked: Candidate,
+        candidate: Candidate,
         bar: Budget,
         verdict: Verdict,
     ) -> Option<u64> {
-        let turn = asked.turn.filter(|turn| turn.bar() != bar)?;
-        let QueuedCall { call, meets, .. } = &self.queue.calls[asked.key];
+        let turn = candidate.turn.filter(|turn| turn.bar() != bar)?;
+        let QueuedCall { call, meets, .. } = &self.queue.calls[candidate.key];
         let opens = match verdict {
             Verdict::NotBefore(moment) => Some(moment),
             Verdict::Ready | Verdict::OnChange | Verdict::Never => None,
@@ -268,7 +268,7 @@ impl<T> Scheduler<T> {
         let claim = |bar| (self.bars.window(bar, meets), self.bars.draw_of(bar, call));
         let claims = self
             .parking
-            .pass_over(asked.flow, turn, bar, opens, now, claim);
+            .pass_over(candidate.flow, turn, bar, opens, now, claim);
         claims.then(|| self.bars.draw_of(bar, call))
     }
 

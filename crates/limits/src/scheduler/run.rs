@@ -25,8 +25,8 @@ const SPARE_MAX: usize = 64;
 const ONCE: &str = "a hold is used with the scheduler that gave it, once";
 
 impl<T> Scheduler<T> {
-    pub(super) fn run(&mut self, now: Timestamp, asked: Candidate) -> Step<T> {
-        let Candidate { flow, key, .. } = asked;
+    pub(super) fn run(&mut self, now: Timestamp, candidate: Candidate) -> Step<T> {
+        let Candidate { flow, key, .. } = candidate;
         let mut waiting = self.queue.remove(key).expect("the head of a flow waits");
         let before = mem::take(&mut waiting.stay.before);
         let waited = self.waited_by(now, &waiting, before);

@@ -44,7 +44,7 @@ pub struct Scheduler<T> {
     /// Joinings of the queue so far.
     pub(super) joined: u64,
     pub(super) draining: bool,
-    pub(super) asked: u64,
+    pub(super) turn_checks: u64,
     /// When limits open that an operator closes, if that is known.
     pub(super) reopens: Option<Timestamp>,
     /// Whether [`Scheduler::events`] returns any.
@@ -79,7 +79,7 @@ impl<T> Scheduler<T> {
             now: Timestamp::ZERO,
             joined: 0,
             draining: false,
-            asked: 0,
+            turn_checks: 0,
             reopens: None,
             keeps_events: false,
             events: Vec::new(),

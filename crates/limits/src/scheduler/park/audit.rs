@@ -9,7 +9,10 @@ impl Parking {
     /// Checks the facts that must hold between calls to [`Scheduler::next`](crate::Scheduler::next) for nothing to
     /// be overlooked; panics with the fact that does not.
     pub(crate) fn audit(&self) {
-        assert!(self.woken.is_empty(), "every change has been looked at");
+        assert!(
+            self.lists_to_check.is_empty(),
+            "every change has been looked at"
+        );
         assert!(self.changed.is_empty(), "every change has been looked at");
         assert!(self.ready.is_empty(), "every ready flow has been asked");
         let limits = (0..self.limits.len() as LimitId).map(Budget::Limit);
@@ -18,13 +21,13 @@ impl Parking {
             let at = self.at(bar).expect("it is there");
             let first = |spot| self.first(spot);
             assert_eq!(
-                at.all.asked,
+                at.all.last_flow,
                 first(WaitList::At(bar)),
                 "the first flow parked at {bar:?} was asked last"
             );
             if let (Some(_), Budget::Limit(limit)) = (at.kept_for, bar) {
                 assert_eq!(
-                    at.kept.asked,
+                    at.kept.last_flow,
                     first(WaitList::Kept(limit)),
                     "and so was that of the class for which it keeps something"
                 );

@@ -149,7 +149,7 @@ pub(super) struct RoomClaim {
 /// The flow that was asked last, and the result.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastCheck {
-    pub(super) asked: Option<FlowId>,
+    pub(super) last_flow: Option<FlowId>,
     /// The moment in `openings`.
     pub(super) opens: Option<Timestamp>,
     /// On the `changed` list.

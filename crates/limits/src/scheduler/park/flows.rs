@@ -41,7 +41,7 @@ pub(crate) struct Parking {
     /// Spots whose first flow must be asked again, each once, here or in `woken`.
     pub(super) changed: Vec<WaitList>,
     /// Of these, the ones that are being looked at: by round, then by when the first flow came.
-    pub(super) woken: BinaryHeap<Reverse<(u64, u64, WaitList)>>,
+    pub(super) lists_to_check: BinaryHeap<Reverse<(u64, u64, WaitList)>>,
     /// Rounds of asking changed spots. A spot that changes again comes after those that were not
     /// asked yet. Otherwise flows parked there would get all the room of a limit, and flows whose
     /// other limit opened at the same moment would get none.
@@ -55,7 +55,7 @@ pub(crate) struct Parking {
     /// For how long room was kept, over all claims that are over.
     pub(super) idle: Duration,
     /// Flows looked at because something changed.
-    pub(super) looked: u64,
+    pub(super) list_checks: u64,
 }
 
 impl Parking {
@@ -291,7 +291,7 @@ impl Parking {
     #[inline]
     pub(super) fn has_new_head(&mut self, flow: FlowId, spot: WaitList) {
         let at = self.at_mut(spot.bar()).expect("the flow is parked there");
-        if at.look(spot).asked == Some(flow) {
+        if at.look(spot).last_flow == Some(flow) {
             self.mark(spot);
         }
         self.reordered(spot.bar());
@@ -332,8 +332,8 @@ impl Parking {
     }
 
     /// Flows looked at so far.
-    pub(crate) const fn looked(&self) -> u64 {
-        self.looked
+    pub(crate) const fn list_checks(&self) -> u64 {
+        self.list_checks
     }
 
     /// No flow waits, and no tag is remembered.

@@ -26,7 +26,7 @@ impl Parking {
             ..new.common
         };
         new.common = common;
-        (new.looked, new.claims, new.idle) = (self.looked, self.claims, self.idle);
+        (new.list_checks, new.claims, new.idle) = (self.list_checks, self.claims, self.idle);
         for (at, id) in new.limits.iter_mut().zip(0..) {
             if let Some(old) = before(id) {
                 let old = &mut self.limits[old as usize];

@@ -25,7 +25,7 @@ impl Parking {
     /// Another flow may be first now.
     pub(super) fn reordered(&mut self, bar: Budget) {
         let first = self.first(WaitList::At(bar));
-        let is_first_asked = self.at(bar).is_none_or(|at| at.all.asked == first);
+        let is_first_asked = self.at(bar).is_none_or(|at| at.all.last_flow == first);
         // With a reserve, the order of the two spots may have changed even if neither's first flow has.
         if !is_first_asked || self.kept_spot(bar).is_some() {
             self.change(bar);
@@ -113,7 +113,7 @@ impl Parking {
         if let Some(flow) = ready {
             if self.goes_first(flow, meets) {
                 self.last_was_ready = Some(true);
-                return Some(self.asked(flow, None));
+                return Some(self.candidate(flow, None));
             }
         } else {
             self.tidy();
@@ -121,16 +121,16 @@ impl Parking {
         while let Some(spot) = self.next_changed() {
             self.forget_asked(spot);
             if let Some(flow) = self.first(spot) {
-                self.looked += 1;
+                self.list_checks += 1;
                 self.last_was_ready = ready.map(|_| false);
-                return Some(self.asked(flow, Some(spot)));
+                return Some(self.candidate(flow, Some(spot)));
             }
         }
         self.last_was_ready = ready.map(|_| true);
-        Some(self.asked(ready?, None))
+        Some(self.candidate(ready?, None))
     }
 
-    pub(super) fn asked(&self, flow: FlowId, turn: Option<WaitList>) -> Candidate {
+    pub(super) fn candidate(&self, flow: FlowId, turn: Option<WaitList>) -> Candidate {
         let (_, key) = self.head(flow);
         Candidate { flow, key, turn }
     }
@@ -140,7 +140,7 @@ impl Parking {
     /// arrival starts, and then they alternate.
     fn goes_first(&mut self, flow: FlowId, meets: impl Fn(&FlowKey, Budget) -> bool) -> bool {
         self.wake_changed();
-        let Some(&Reverse((_, arrival, spot))) = self.woken.peek() else {
+        let Some(&Reverse((_, arrival, spot))) = self.lists_to_check.peek() else {
             return true;
         };
         meets(&self.flows[flow as usize].key, spot.bar())
@@ -154,18 +154,19 @@ impl Parking {
         while let Some(spot) = self.changed.pop() {
             let first = self.first(spot);
             let arrival = first.map_or(0, |flow| self.head(flow).0);
-            self.woken.push(Reverse((self.round, arrival, spot)));
+            self.lists_to_check
+                .push(Reverse((self.round, arrival, spot)));
         }
     }
 
     /// The changed spot to look at next.
     #[inline]
     pub(super) fn next_changed(&mut self) -> Option<WaitList> {
-        let spot = if self.woken.is_empty() && self.changed.len() < 2 {
+        let spot = if self.lists_to_check.is_empty() && self.changed.len() < 2 {
             self.changed.pop()?
         } else {
             self.wake_changed();
-            let Reverse((round, _, spot)) = self.woken.pop()?;
+            let Reverse((round, _, spot)) = self.lists_to_check.pop()?;
             self.round = round + 1;
             spot
         };
@@ -177,7 +178,7 @@ impl Parking {
 
     /// Whether no flow has changed since it was last looked at.
     pub(crate) fn is_settled(&self) -> bool {
-        self.changed.is_empty() && self.woken.is_empty()
+        self.changed.is_empty() && self.lists_to_check.is_empty()
     }
 
     /// Drops all changes: no flow waits for them.
@@ -188,7 +189,7 @@ impl Parking {
     #[inline]
     pub(super) fn remember_asked(&mut self, spot: WaitList, flow: FlowId, verdict: Verdict) {
         let look = self.look(spot).expect("the flow is parked there");
-        look.asked = Some(flow);
+        look.last_flow = Some(flow);
         if let Verdict::NotBefore(opens) = verdict {
             look.opens = Some(opens);
             self.openings.insert((opens, spot));
@@ -198,7 +199,7 @@ impl Parking {
     #[inline]
     pub(super) fn forget_asked(&mut self, spot: WaitList) {
         if let Some(look) = self.look(spot) {
-            look.asked = None;
+            look.last_flow = None;
             if let Some(opens) = look.opens.take() {
                 self.openings.remove(&(opens, spot));
             }
@@ -210,16 +211,16 @@ impl Parking {
     /// A flow was asked, and this bars it: it parks there, at the front if it may.
     pub(crate) fn park(
         &mut self,
-        asked: Candidate,
+        candidate: Candidate,
         bar: Budget,
         verdict: Verdict,
         front: Option<u64>,
         now: Timestamp,
     ) {
-        let flow = asked.flow;
+        let flow = candidate.flow;
         let spot = self.spot_of(flow, bar);
         if self.flows[flow as usize].parked_at != Some(spot) {
-            if asked.turn.is_some() {
+            if candidate.turn.is_some() {
                 self.unpark(flow, now);
             } else {
                 self.ready.remove(self.entry(flow));
@@ -274,7 +275,7 @@ impl Parking {
         let entry = self.entry(flow);
         let at = self.at_mut(spot.bar()).expect("the flow is parked there");
         at.order.remove(entry);
-        if at.look(spot).asked.is_none_or(|asked| asked == flow) {
+        if at.look(spot).last_flow.is_none_or(|last| last == flow) {
             self.forget_asked(spot);
             // The flow behind it at the limit's other spot may be first now.
             self.change(spot.bar());
