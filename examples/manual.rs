@@ -22,18 +22,24 @@ use clap_mangen::Man;
 pub(crate) const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
 
 /// The programs of the packages.
-pub(crate) fn programs() -> [Command; 2] {
+pub(crate) fn programs() -> [Command; 3] {
     let lab = tidegate_lab::cli::definition();
+    let leases = tidegate_lease_server::cli::definition();
     let mut tidegate = tidegate::cli::definition();
-    // `tidegate` passes the arguments of these on unread. Their options are those of tidegate-lab.
-    for options in lab.get_subcommands() {
-        if tidegate.find_subcommand(options.get_name()).is_some() {
-            tidegate = tidegate.mut_subcommand(options.get_name(), |named| {
-                options.clone().display_order(named.get_display_order())
-            });
+    // `tidegate` passes the arguments of these on unread. Their options are those of the other programs.
+    let of_lab = lab.get_subcommands().cloned();
+    let of_leases = [("server", "lease-server"), ("agent", "lease-agent")].map(|(own, name)| {
+        let options = leases.find_subcommand(own).expect("a command of both");
+        options.clone().name(name)
+    });
+    for options in of_lab.chain(of_leases) {
+        let name = options.get_name().to_owned();
+        if let Some(named) = tidegate.find_subcommand(&name) {
+            let options = options.display_order(named.get_display_order());
+            tidegate = tidegate.mut_subcommand(&name, |_| options);
         }
     }
-    [tidegate, lab]
+    [tidegate, lab, leases]
 }
 
 /// Writes every page and every completion below the folder.

@@ -181,7 +181,7 @@ fn socket_file() -> Kind<Arc<Path>> {
 }
 
 /// Names as `Host` has them, without a port.
-pub(crate) fn hosts() -> Kind<Box<[Box<str>]>> {
+pub fn hosts() -> Kind<Box<[Box<str>]>> {
     let host = text("the name of a host", "tidegate.example.com", |given| {
         let name = given.strip_suffix('.').unwrap_or(given);
         let is_label = |label: &str| !label.is_empty() && is_plain(label, "-_");

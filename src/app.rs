@@ -10,8 +10,6 @@ mod history;
 mod in_step;
 mod journal;
 mod lately;
-#[cfg(feature = "leases")]
-pub mod lease_server;
 mod listeners;
 pub mod metrics;
 mod now;

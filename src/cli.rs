@@ -10,7 +10,7 @@ use tidegate_runtime::command::{note, printed, wants_colours};
 use crate::config::DEFAULT_PATH;
 use crate::options::shown::without_credentials;
 use crate::tools;
-use crate::tools::programs::{LAB, run};
+use crate::tools::programs::{LAB, LEASES, run};
 
 /// A sidecar proxy that holds a flood back: calls wait their turn, and the backend never
 /// sees more than it can bear.
@@ -40,9 +40,8 @@ enum Command {
     /// Ask a running sidecar whether it takes calls. Exit 0 yes, 1 no
     Healthcheck(tools::healthcheck::Arguments),
 
-    #[cfg(feature = "leases")]
     /// Run a capacity server: it shares one capacity among many clients
-    LeaseServer(tools::lease_server::Arguments),
+    LeaseServer(tools::programs::Arguments),
 
     /// List the callers: how much they call, and what limits them
     Callers(tools::client::Admin),
@@ -73,9 +72,8 @@ enum Command {
     Backend(tools::programs::Arguments),
     /// Put load on a proxy or a backend, and measure
     Bench(tools::programs::Arguments),
-    #[cfg(feature = "leases")]
     /// Share leased capacity with programs on this machine, over HTTP and JSON
-    LeaseAgent(tools::lease_agent::Options),
+    LeaseAgent(tools::programs::Arguments),
     /// Run scenario files through the scheduler in virtual time. Exit 1 if an expectation fails
     Simulate(tools::programs::Arguments),
 }
@@ -119,8 +117,7 @@ pub fn main() -> ExitCode {
         Command::Healthcheck(arguments) => {
             tools::healthcheck::run(&arguments, named("healthcheck"))
         }
-        #[cfg(feature = "leases")]
-        Command::LeaseServer(arguments) => tools::lease_server::run(&arguments, graphical),
+        Command::LeaseServer(arguments) => run(LEASES, "server", &arguments),
         Command::Callers(admin) => tools::callers::run(&admin),
         Command::Limits(admin) => tools::limits::run(&admin),
         Command::Top(arguments) => run(LAB, "top", &arguments),
@@ -133,8 +130,7 @@ pub fn main() -> ExitCode {
         Command::Advise(arguments) => run(LAB, "advise", &arguments),
         Command::Demo(arguments) => run(LAB, "demo", &arguments),
         Command::Backend(arguments) => run(LAB, "backend", &arguments),
-        #[cfg(feature = "leases")]
-        Command::LeaseAgent(options) => tools::lease_agent::run(options),
+        Command::LeaseAgent(arguments) => run(LEASES, "agent", &arguments),
         Command::Simulate(arguments) => run(LAB, "simulate", &arguments),
         Command::Bench(arguments) => run(LAB, "bench", &arguments),
     }
@@ -142,7 +138,7 @@ pub fn main() -> ExitCode {
 
 /// Prints the help that was asked for, or what is wrong with the arguments: a value that is quoted there may be an
 /// address with a password.
-fn usage(error: &clap::Error) -> ExitCode {
+pub fn usage(error: &clap::Error) -> ExitCode {
     let text = error.render();
     if !error.use_stderr() {
         let text = match wants_colours(&std::io::stdout()) {

@@ -7,18 +7,16 @@
 
 mod backend_tls;
 #[cfg_attr(not(feature = "tls"), path = "config/without_tls.rs")]
-mod certificates;
-mod checks;
+pub mod certificates;
+pub mod checks;
 mod classes;
 mod coordinate;
 pub mod descriptors;
 mod fill_in;
-#[cfg(feature = "leases")]
-pub mod lease_server;
-mod part;
+pub mod part;
 mod quota_store;
 mod sections;
-mod server_tls;
+pub mod server_tls;
 mod settings;
 mod shared_limits;
 
@@ -205,7 +203,12 @@ fn variables() -> impl Iterator<Item = (String, String)> {
     })
 }
 
-fn read_text(path: &Path) -> Result<String, LoadError> {
+/// Reads a config as text.
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub fn read_text(path: &Path) -> Result<String, LoadError> {
     let text = read_bytes(path).and_then(|bytes| {
         String::from_utf8(bytes).map_err(|error| {
             let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -411,18 +414,6 @@ run `make docs`.
 mod tests {
     use super::*;
     use crate::options::shown::is_secret;
-
-    #[test]
-    #[cfg(feature = "leases")]
-    fn each_kind_of_config_knows_what_only_the_other_has() {
-        let (ours, theirs) = (catalogue(), lease_server::catalogue());
-        for (form, own, other) in [(FORM, &ours, &theirs), (lease_server::FORM, &theirs, &ours)] {
-            let (own, other) = (own.inside(""), other.inside(""));
-            for name in form.elsewhere {
-                assert!(other.contains(name) && !own.contains(name), "{name}");
-            }
-        }
-    }
 
     #[test]
     fn only_tokens_passwords_and_credentials_are_secrets() {

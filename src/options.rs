@@ -32,8 +32,7 @@ pub use toml::{Restarts, Toml};
 pub use kind::{Kind, words};
 pub(crate) use nearest::nearest;
 pub use notes::Notes;
-#[cfg(feature = "leases")]
-pub(crate) use place::Lines;
+pub use place::Lines;
 pub use reader::{Form, Reading};
 pub use shown::did_you_mean;
 
@@ -85,12 +84,13 @@ macro_rules! options {
     ) => {
         $(#[doc = $about])*
         #[allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
+        #[allow(unreachable_pub, reason = "a section may be private")]
         #[derive(Clone, Debug)]
-        pub(crate) struct $Section {
+        pub struct $Section {
             /// The section itself.
             #[allow(dead_code, reason = "not every check needs it")]
-            pub(crate) section: $crate::options::Mark,
-            $($(#[doc = $doc])* pub(crate) $field: $crate::options::Setting<$Type>,)*
+            pub section: $crate::options::Mark,
+            $($(#[doc = $doc])* pub $field: $crate::options::Setting<$Type>,)*
         }
 
         impl $crate::options::Options for $Section {
@@ -111,15 +111,15 @@ macro_rules! options {
             }
         }
 
-        #[allow(dead_code, reason = "few sections are looked at option by option")]
+        #[allow(dead_code, unreachable_pub, reason = "few sections are looked at option by option")]
         impl $Section {
             /// The options by the names of their fields.
-            pub(crate) fn marks(&self) -> Vec<(&'static str, &$crate::options::Mark)> {
+            pub fn marks(&self) -> Vec<(&'static str, &$crate::options::Mark)> {
                 vec![$((stringify!($field), &self.$field.mark)),*]
             }
 
             /// The options, to mute those that have no effect.
-            pub(crate) fn marks_mut(&mut self) -> Vec<(&'static str, &mut $crate::options::Mark)> {
+            pub fn marks_mut(&mut self) -> Vec<(&'static str, &mut $crate::options::Mark)> {
                 vec![$((stringify!($field), &mut self.$field.mark)),*]
             }
         }
@@ -151,7 +151,8 @@ macro_rules! settings {
 
         impl $Section {
             /// The values of the options, with what other sections decide.
-            pub(crate) fn settings(&self, $($more: $More),*) -> $Settings {
+            #[allow(unreachable_pub, reason = "a section may be private")]
+            pub fn settings(&self, $($more: $More),*) -> $Settings {
                 $Settings {
                     $($required: self.$required.required(),)*
                     $($field: self.$field.value.clone(),)*

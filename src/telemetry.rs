@@ -55,7 +55,7 @@ words! {
 }
 
 /// A log level, or a filter by module.
-pub(crate) fn level() -> Kind<Box<str>> {
+pub fn level() -> Kind<Box<str>> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let allowed = format!("{}, or a filter", LEVELS.join(", "));
     text(allowed, "info", |given| {

@@ -9,10 +9,6 @@ pub(crate) mod explain;
 pub mod healthcheck;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod init;
-#[cfg(feature = "leases")]
-pub mod lease_agent;
-#[cfg(feature = "leases")]
-pub(crate) mod lease_server;
 pub(crate) mod limits;
 pub(crate) mod pause;
 pub(crate) mod programs;
@@ -21,8 +17,8 @@ pub(crate) mod programs;
     reason = "called on threads that wait, or by a command that serves no calls"
 )]
 mod runtime_file;
-pub(crate) mod serve;
-mod service_manager;
+pub mod serve;
+pub mod service_manager;
 #[expect(
     clippy::disallowed_methods,
     reason = "for commands that serve no calls"

@@ -15,7 +15,7 @@ use crate::listen::metrics::ConnectionMetrics;
 use crate::protocol::metrics::ProtocolMetrics;
 use crate::tasks::metrics::TaskMetrics;
 use crate::telemetry::calls::EndedCalls;
-use crate::telemetry::process::ProcessMetrics;
+use crate::telemetry::process::{OfProcess, ProcessMetrics};
 use tidegate_runtime::lock;
 use tidegate_runtime::metric::{Registry, SetLevel, TimeLimits};
 
@@ -89,8 +89,10 @@ pub struct Metrics {
     pub listen: ConnectionMetrics,
     /// Connections and identities that could not be used.
     pub protocol: ProtocolMetrics,
-    /// The process.
+    /// Lines and spans that the process lost.
     pub process: ProcessMetrics,
+    /// The process as the kernel sees it.
+    pub of_process: OfProcess,
 }
 
 impl Metrics {
@@ -120,6 +122,7 @@ impl Metrics {
             config: ConfigMetrics::new(&registry),
             state: StateMetrics::new(&registry),
             process: ProcessMetrics::start(&registry, version, revision),
+            of_process: OfProcess::new(&registry),
             scraping: Mutex::default(),
             registry,
         };

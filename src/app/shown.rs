@@ -228,6 +228,7 @@ impl Shared {
             let mut observed = observed.iter().flat_map(|it| &it.limits);
             stays(limit) || observed.any(|(rule, _)| *rule.name == *limit)
         });
+        metrics.of_process.measure();
         if let Some(logs) = &self.logs {
             metrics.process.mirror_losses(&logs.losses());
         }

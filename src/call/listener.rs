@@ -159,7 +159,7 @@ pub(crate) fn socket_path(path: &str) -> Result<&Path, Mistake> {
 }
 
 /// An address to listen on, or `""` or `false` for none.
-pub(crate) fn address_or_off() -> Kind<Option<SocketAddr>> {
+pub fn address_or_off() -> Kind<Option<SocketAddr>> {
     let given = text("address:port", "127.0.0.1:9180", |given| match given {
         "" => Ok(String::new()),
         // Not the address of a listener, which is another one.

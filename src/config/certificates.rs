@@ -31,13 +31,17 @@ use crate::options::shown::quoted;
 use crate::options::{At, Mistake, Notes, Setting};
 
 /// The files of a server.
-pub(super) struct Files<'a> {
-    pub(super) cert: &'a Setting<Option<PathBuf>>,
-    pub(super) key: &'a Setting<Option<PathBuf>>,
-    pub(super) client_ca: &'a Setting<Option<PathBuf>>,
-    pub(super) client_auth: &'a Setting<ClientAuth>,
+pub struct Files<'a> {
+    /// The certificate, with those above it.
+    pub cert: &'a Setting<Option<PathBuf>>,
+    /// The key of the certificate.
+    pub key: &'a Setting<Option<PathBuf>>,
+    /// The authorities that sign the certificates of clients.
+    pub client_ca: &'a Setting<Option<PathBuf>>,
+    /// Whether clients must show a certificate.
+    pub client_auth: &'a Setting<ClientAuth>,
     /// The protocol inside TLS, if clients may be told so.
-    pub(super) inside: Option<&'static [u8]>,
+    pub inside: Option<&'static [u8]>,
 }
 
 /// Reads the files that a listener names. None where one is missing or bad, which is noted.
@@ -59,7 +63,7 @@ pub(super) fn load(
 }
 
 /// Reads the files of any server.
-pub(super) fn read_files(tls: &Files<'_>, notes: &Notes) -> Option<Arc<ServerConfig>> {
+pub fn read_files(tls: &Files<'_>, notes: &Notes) -> Option<Arc<ServerConfig>> {
     let provider = Arc::new(ring::default_provider());
     let own = own(tls.cert, tls.key, notes)?.key;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))

@@ -58,7 +58,7 @@ fn are_apart<'a>(
 }
 
 /// Clients are asked for certificates that an authority has signed, or are not asked.
-pub(super) fn asks_with_an_authority(
+pub fn asks_with_an_authority(
     client_auth: &Setting<ClientAuth>,
     client_ca: &Setting<Option<PathBuf>>,
     notes: &Notes,

@@ -3,9 +3,11 @@
 use crate::options::{Options, Section, Toml};
 
 /// A part of the config under one header. Several parts may share a header.
-pub(super) trait Part {
+pub trait Part {
+    /// Reads what is below the header `key`.
     fn read_from(root: &Section<'_>, key: &'static str) -> Self;
 
+    /// Writes the part with its header.
     fn write_under(&self, key: &str, out: &mut Toml);
 }
 

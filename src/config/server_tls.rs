@@ -4,7 +4,7 @@
 mod load;
 
 #[cfg(any(feature = "leases", feature = "quotas"))]
-pub(super) use self::load::Inside;
+pub use self::load::Inside;
 
 use std::path::PathBuf;
 

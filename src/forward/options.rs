@@ -245,8 +245,7 @@ impl fmt::Display for Address {
 
 impl Address {
     /// `host:port`.
-    #[cfg(feature = "leases")]
-    pub(crate) fn kind(example: &'static str) -> Kind<Self> {
+    pub fn kind(example: &'static str) -> Kind<Self> {
         text("host:port", example, |given| {
             Self::parse(given, None, example)
         })

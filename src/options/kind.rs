@@ -24,7 +24,8 @@ pub const HOUR: Duration = Duration::from_secs(3600);
 /// A day.
 pub const DAY: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const KIB: u64 = 1 << 10;
-pub(crate) const MIB: u64 = 1 << 20;
+/// 2^20 bytes.
+pub const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
 
 /// A mistake in a value, and its cure.

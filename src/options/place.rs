@@ -87,7 +87,7 @@ fn starts(text: &str) -> Vec<usize> {
 }
 
 /// Turns byte offsets of a text into lines and columns.
-pub(crate) struct Lines<'a> {
+pub struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,
     /// The file and where its lines begin, where the text is a repaired form of it.
@@ -97,7 +97,8 @@ pub(crate) struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    pub(crate) fn of(text: &'a str) -> Self {
+    /// The lines of a text.
+    pub fn of(text: &'a str) -> Self {
         Self {
             text,
             starts: starts(text),
@@ -108,7 +109,7 @@ impl<'a> Lines<'a> {
 
     /// The lines of a repaired form of a file, which has the same lines: places are those of the file. `added` are
     /// the bytes that the file does not have, in their order.
-    pub(crate) fn repaired(text: &'a str, file: &'a str, added: &'a [usize]) -> Self {
+    pub fn repaired(text: &'a str, file: &'a str, added: &'a [usize]) -> Self {
         Self {
             file: Some((file, starts(file))),
             added,
@@ -137,7 +138,7 @@ impl<'a> Lines<'a> {
     }
 
     /// The place of a range of bytes, brought to character boundaries.
-    pub(crate) fn place(&self, span: Range<usize>) -> Place {
+    pub fn place(&self, span: Range<usize>) -> Place {
         let start = at_character(self.text, span.start.min(self.text.len()));
         let mut end = span.end.clamp(start, self.text.len());
         while !self.text.is_char_boundary(end) {
@@ -155,7 +156,7 @@ impl<'a> Lines<'a> {
     }
 
     /// The first byte of a line, and the line without its end, by its number.
-    pub(crate) fn line(&self, number: usize) -> (usize, &'a str) {
+    pub fn line(&self, number: usize) -> (usize, &'a str) {
         let start = self.starts[number - 1];
         let end = self.starts.get(number).copied().unwrap_or(self.text.len());
         (start, self.text[start..end].trim_end_matches(['\r', '\n']))

@@ -152,7 +152,8 @@ impl Deref for Problems {
 }
 
 impl Problem {
-    pub(crate) fn error(
+    /// An error at a place.
+    pub fn error(
         place: Place,
         key: impl Into<String>,
         message: impl Into<String>,

@@ -153,7 +153,8 @@ pub trait Options {
 
 /// A config while it is read.
 pub struct Reading {
-    pub(crate) notes: Notes,
+    /// The mistakes so far.
+    pub notes: Notes,
     tree: Table,
     /// Mistakes that were found before the tree was made.
     problems: Vec<Problem>,

@@ -10,6 +10,8 @@ use super::failed;
 
 /// The program for logs, models, screens and load.
 pub(crate) const LAB: &str = "tidegate-lab";
+/// The program for leases of one capacity.
+pub(crate) const LEASES: &str = "tidegate-leases";
 
 /// Everything after the command's name, as it is.
 #[derive(Clone, Debug, clap::Args)]
@@ -28,12 +30,12 @@ pub(crate) struct Arguments {
 /// program cannot be run.
 pub(crate) fn run(name: &str, command: &str, arguments: &Arguments) -> ExitCode {
     let program = companion(name);
-    // Its help and its messages show what the user typed.
-    let error = Command::new(&program)
-        .arg0("tidegate")
-        .arg(command)
-        .args(&arguments.arguments)
-        .exec();
+    let mut other = Command::new(&program);
+    if name == LAB {
+        // Help shows what the user typed: its commands have the same names.
+        other.arg0("tidegate");
+    }
+    let error = other.arg(command).args(&arguments.arguments).exec();
     let _: ExitCode = failed(missing(name, command, &error));
     ExitCode::from(2)
 }

@@ -81,7 +81,7 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
 }
 
 /// One thread, and the handlers of signals.
-pub(super) fn begin() -> Result<(Runtime, Signals), String> {
+pub fn begin() -> Result<(Runtime, Signals), String> {
     let wrong = |error| format!("tidegate: cannot start threads: {error}");
     let runtime = executor(1).map_err(wrong)?;
     let signals = runtime.block_on(async { Signals::listen() });
@@ -90,21 +90,21 @@ pub(super) fn begin() -> Result<(Runtime, Signals), String> {
 }
 
 /// The log, and in it the warnings about the config.
-pub(super) fn log(settings: &telemetry::Settings, warnings: &Problems) -> Result<Logs, String> {
+pub fn log(settings: &telemetry::Settings, warnings: &Problems) -> Result<Logs, String> {
     let logs = telemetry::log::init(settings).map_err(|error| format!("tidegate: {error}"))?;
     warn_of(warnings);
     Ok(logs)
 }
 
 /// The warnings about a config, as events.
-pub(super) fn warn_of(warnings: &Problems) {
+pub fn warn_of(warnings: &Problems) {
     for warning in warnings.iter() {
         warn!("{}", warnings.plain(warning));
     }
 }
 
 /// The exit code of a process that ran: a success if all its calls finished.
-pub(super) fn ended(logs: &Logs, finished: Result<bool, String>) -> ExitCode {
+pub fn ended(logs: &Logs, finished: Result<bool, String>) -> ExitCode {
     match finished {
         Ok(finished) => {
             logs.finish();
@@ -115,7 +115,7 @@ pub(super) fn ended(logs: &Logs, finished: Result<bool, String>) -> ExitCode {
 }
 
 /// Writes the reason of the exit to stderr, while there is no log yet.
-pub(super) fn plain(message: &str) -> ExitCode {
+pub fn plain(message: &str) -> ExitCode {
     let message = format!("{}\n", message.trim_end());
     note(with_priority(&message, Priority::ERROR));
     ExitCode::FAILURE
@@ -126,7 +126,7 @@ fn fatal(logs: &Logs, message: &str) -> ExitCode {
 }
 
 /// The config is invalid: drawn for people, one event for each mistake if the log is JSON.
-pub(super) fn unreadable(format: Format, error: &LoadError, graphical: bool) -> ExitCode {
+pub fn unreadable(format: Format, error: &LoadError, graphical: bool) -> ExitCode {
     let settings = telemetry::Settings {
         format,
         level: "error".into(),
@@ -154,7 +154,7 @@ fn exit_with(logs: &Logs, text: &str, events: &[String]) -> ExitCode {
 }
 
 /// Each mistake as an event.
-pub(super) fn messages(error: &LoadError) -> Vec<String> {
+pub fn messages(error: &LoadError) -> Vec<String> {
     match error {
         LoadError::Wrong(problems) => problems.iter().map(|it| problems.plain(it)).collect(),
         error @ LoadError::Unreadable { .. } => vec![error.render(false)],
@@ -203,15 +203,17 @@ fn restore_runtime_file(app: &App, config: &Path, written: &Mutex<Option<Runtime
 }
 
 /// The signals with a meaning, and those that would kill the process silently by default.
-pub(super) struct Signals {
-    pub(super) hang_up: Signal,
+pub struct Signals {
+    /// SIGHUP.
+    pub hang_up: Signal,
     /// Each ends the process.
-    pub(super) stop: Named<3>,
-    pub(super) meaningless: Named<2>,
+    pub stop: Named<3>,
+    /// SIGUSR1 and SIGUSR2.
+    pub meaningless: Named<2>,
 }
 
 /// Some signals with their names.
-pub(super) struct Named<const N: usize>([(&'static str, Signal); N]);
+pub struct Named<const N: usize>([(&'static str, Signal); N]);
 
 impl Signals {
     fn listen() -> io::Result<Self> {
@@ -235,7 +237,7 @@ impl Signals {
 
 impl<const N: usize> Named<N> {
     /// The next of them. Others that arrive meanwhile are kept.
-    pub(super) async fn next(&mut self) -> &'static str {
+    pub async fn next(&mut self) -> &'static str {
         poll_fn(|cx| {
             let mut signals = self.0.iter_mut();
             let arrived = signals.find_map(|(name, signal)| {

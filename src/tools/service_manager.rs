@@ -25,12 +25,12 @@ const WATCHDOG: &str = "WATCHDOG_USEC";
 const WATCHDOG_PROCESS: &str = "WATCHDOG_PID";
 
 /// It serves, also after a reload.
-pub(super) fn ready() {
+pub fn ready() {
     report("READY=1\n");
 }
 
 /// It reads its config again. [`ready`] ends that, also if the new config was refused.
-pub(super) fn reloading() {
+pub fn reloading() {
     // systemd requires the time since version 253.
     let now = clock_gettime(ClockId::Monotonic);
     let micros = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
@@ -38,13 +38,13 @@ pub(super) fn reloading() {
 }
 
 /// It drains.
-pub(super) fn stopping() {
+pub fn stopping() {
     report("STOPPING=1\n");
 }
 
 /// Sends signs of life, if the service manager wants them (`WatchdogSec=` in systemd). Each is sent
 /// after `is_alive` has shown that the process does its work. Never ends.
-pub(super) async fn keep_alive(is_alive: impl AsyncFn() -> bool) -> Infallible {
+pub async fn keep_alive(is_alive: impl AsyncFn() -> bool) -> Infallible {
     let Some(within) = watchdog() else {
         return pending().await;
     };

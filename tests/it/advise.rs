@@ -17,12 +17,15 @@ use tokio::task::JoinSet;
 
 use self::written::{calls, calls_that_leave, config, gate, log_of, slower, sufficient};
 use crate::advice_worlds::{FAR, Kind, World};
-use crate::sidecar::{Said, Sidecar, run, with_lab};
+use crate::sidecar::{Said, Sidecar, run, with_programs};
 use crate::support::{array, ask};
 
 /// Runs a command beside a log.
 async fn beside(dir: &Path, arguments: &[&str]) -> Said {
-    run(Command::new(with_lab()).current_dir(dir).args(arguments)).await
+    run(Command::new(with_programs())
+        .current_dir(dir)
+        .args(arguments))
+    .await
 }
 
 /// The advice of a log.
@@ -539,7 +542,7 @@ async fn the_page_about_tuning_shows_what_its_log_gives() {
         .expect("gzip is there");
     std::fs::write(dir.path().join("yesterday.log"), log.stdout).expect("it can be written to");
     let said = async |arguments: &str| {
-        let mut command = Command::new(with_lab());
+        let mut command = Command::new(with_programs());
         let command = command.current_dir(&dir).args(arguments.split(' '));
         let said = run(command).await;
         assert_eq!(said.code, Some(0), "{arguments}: {}", said.err);

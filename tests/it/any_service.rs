@@ -12,7 +12,7 @@ use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::sidecar::{Sidecar, run, with_lab};
+use crate::sidecar::{Sidecar, run, with_programs};
 use crate::support::{Answer, Scripted, ask, closed_port, densest, json as parsed};
 
 /// Words of z/VM, in small letters.
@@ -134,7 +134,7 @@ async fn seen(sidecar: &Sidecar) -> Vec<String> {
         &["top", "--once"],
         &["check", "--config"],
     ] {
-        let mut command = Command::new(with_lab());
+        let mut command = Command::new(with_programs());
         command.args(arguments).env_remove("TIDEGATE_TOKEN_FILE");
         match arguments[0] {
             "check" => command.arg(sidecar.config_path()),
@@ -164,7 +164,7 @@ async fn a_storm_on_a_plain_service_is_held_by_five_lines_that_say_nothing_of_zv
             Answer::read(ask(addr, request).await.as_bytes())
         });
     }
-    let mut check = Command::new(with_lab());
+    let mut check = Command::new(with_programs());
     check
         .args(["check", "--quiet", "--config"])
         .arg(sidecar.config_path());
@@ -269,7 +269,8 @@ async fn every_refusal_of_a_plain_service_is_problem_details() {
         "Method Not Allowed"
     );
     let admin = sidecar.admin.to_string();
-    let explained = run(Command::new(with_lab()).args(["explain", &id, "--admin", &admin])).await;
+    let explained =
+        run(Command::new(with_programs()).args(["explain", &id, "--admin", &admin])).await;
     assert_eq!(explained.code, Some(0), "{}", explained.err);
     let found = foreign("explain", &explained.out);
     check_end(sidecar, found).await;

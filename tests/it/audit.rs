@@ -11,7 +11,7 @@ use tidegate_lab::backend::{Backend, Options};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
-use crate::sidecar::{Said, Sidecar, run, with_lab};
+use crate::sidecar::{Said, Sidecar, run, with_programs};
 use crate::support::{array, ask};
 
 const SEEDS: u64 = 3_000;
@@ -501,7 +501,7 @@ impl Files {
     }
 
     async fn audit(&self, arguments: &[&str]) -> Said {
-        let mut command = Command::new(with_lab());
+        let mut command = Command::new(with_programs());
         run(command.current_dir(&self.0).arg("audit").args(arguments)).await
     }
 }

@@ -112,7 +112,11 @@ fn describe(command: &Command, path: &str, page: &mut String) {
 #[test]
 fn the_page_of_the_command_line_is_made_from_the_definitions() {
     let mut page = HEAD.to_owned();
-    for mut program in [tidegate::cli::definition(), tidegate_lab::cli::definition()] {
+    for mut program in [
+        tidegate::cli::definition(),
+        tidegate_lab::cli::definition(),
+        tidegate_lease_server::cli::definition(),
+    ] {
         program.build();
         let name = program.get_name().to_owned();
         describe(&program, &name, &mut page);

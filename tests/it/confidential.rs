@@ -12,7 +12,7 @@ use tidegate::tools;
 use tokio::process::Command;
 
 use crate::certificates::Files;
-use crate::sidecar::{Sidecar, run, with_lab};
+use crate::sidecar::{Sidecar, run, with_programs};
 use crate::support::{Scripted, ask, closed_port};
 
 /// Part of every secret but keys.
@@ -67,7 +67,7 @@ impl Watch {
     /// Every output of the commands that read a config, and of one that serves it if it is bad.
     async fn hides_in_commands(&mut self, path: &Path, of: &str, env: &[(&str, &str)]) {
         let tidegate = |arguments: &[&str]| {
-            let mut command = Command::new(with_lab());
+            let mut command = Command::new(with_programs());
             command.args(arguments).arg("--config").arg(path);
             command.envs(env.iter().copied());
             command.env("TIDEGATE_RUNTIME_DIR", path.with_extension("run"));
@@ -199,7 +199,7 @@ async fn no_output_shows_a_key_however_its_file_is_damaged() {
         );
         let path = write(&dir, &leases);
         for arguments in [&["lease-server", "--check"][..], &["lease-server"]] {
-            let mut command = Command::new(with_lab());
+            let mut command = Command::new(with_programs());
             command.args(arguments).arg("--config").arg(&path);
             if arguments.len() == 1 && number > 3 {
                 continue;
@@ -207,7 +207,7 @@ async fn no_output_shows_a_key_however_its_file_is_damaged() {
             let said = run(&mut command).await;
             watch.hides(&format!("{}{}", said.out, said.err), &of);
         }
-        let mut agent = Command::new(with_lab());
+        let mut agent = Command::new(with_programs());
         agent.args([
             "lease-agent",
             "--server",
@@ -459,7 +459,7 @@ async fn no_output_shows_what_an_address_holds_before_its_host() {
         watch
             .hides_in_commands(&path, name, &[(name, &value)])
             .await;
-        let mut health = Command::new(with_lab());
+        let mut health = Command::new(with_programs());
         health.arg("healthcheck").env(name, &value);
         health.env("TIDEGATE_RUNTIME_DIR", "/dev/null/nowhere");
         watch.hides_in(&mut health, name).await;
@@ -471,10 +471,10 @@ async fn no_output_shows_what_an_address_holds_before_its_host() {
         format!("http://{MARK}@127.0.0.1"),
     ] {
         for command in ["limits", "healthcheck", "callers", "top"] {
-            let mut by_argument = Command::new(with_lab());
+            let mut by_argument = Command::new(with_programs());
             by_argument.args([command, "--admin", &address]);
             watch.hides_in(&mut by_argument, &address).await;
-            let mut by_variable = Command::new(with_lab());
+            let mut by_variable = Command::new(with_programs());
             by_variable.arg(command).env("TIDEGATE_ADMIN", &address);
             watch.hides_in(&mut by_variable, &address).await;
         }
@@ -501,7 +501,7 @@ async fn no_output_shows_what_a_file_of_secrets_for_another_purpose_holds() {
     .enumerate()
     {
         let path = file("token", &token);
-        let mut command = Command::new(with_lab());
+        let mut command = Command::new(with_programs());
         command
             .args(["limits", "--admin", "127.0.0.1:1", "--token-file"])
             .arg(path);
@@ -517,7 +517,7 @@ async fn no_output_shows_what_a_file_of_secrets_for_another_purpose_holds() {
         format!("[sdkserver]\nbind_port = {MARK} 1\n[{MARK}]\n"),
     ] {
         let path = file("zvmsdk.conf", &text);
-        let mut command = Command::new(with_lab());
+        let mut command = Command::new(with_programs());
         command
             .args(["init", "--yes", "--out", "-", "--zvmsdk-conf"])
             .arg(path);

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tidegate::app::App;
-use tidegate::app::lease_server::LeaseServer;
-use tidegate::config::lease_server as server_config;
+use tidegate_lease_server::config as server_config;
+use tidegate_lease_server::running::LeaseServer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -174,7 +174,7 @@ async fn server_that_lends(port: u16, learning: &str, leases: &str) -> Killable<
             let address = server.address();
             // It lives as long as its runtime.
             std::mem::forget(server);
-            Ok::<_, tidegate::app::lease_server::StartError>(address)
+            Ok::<_, tidegate_lease_server::running::StartError>(address)
         });
         match starting.await.expect("it does not panic") {
             Ok(it) => {

@@ -85,7 +85,7 @@ fn every_config_in_the_documents_is_taken() {
             }
             let block = with_files(block);
             if block.starts_with("# leases.toml") {
-                let read = tidegate::config::lease_server::read(&block, &path);
+                let read = tidegate_lease_server::config::read(&block, &path);
                 read.unwrap_or_else(|problems| panic!("{}", problems.render(false)));
                 taken += 1;
                 continue;

@@ -11,7 +11,7 @@ use tidegate_advice::advice::{Advice, AdviceRequest, advise};
 use tidegate_advice::sample::{Sample, SampleEnding};
 use tokio::process::Command;
 
-use crate::sidecar::{Said, run, with_lab};
+use crate::sidecar::{Said, run, with_programs};
 
 use crate::advice_worlds::{Kind, World};
 
@@ -23,7 +23,7 @@ const EPOCH: u64 = 1_795_515_072 * SECOND;
 async fn advise_on(log: &str, arguments: &[&str]) -> Said {
     let dir = tempfile::tempdir().expect("a temporary directory");
     std::fs::write(dir.path().join("given.log"), log).expect("it can be written to");
-    let mut command = Command::new(with_lab());
+    let mut command = Command::new(with_programs());
     let command = command.current_dir(&dir).arg("advise").args(arguments);
     run(command.arg("given.log")).await
 }

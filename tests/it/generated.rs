@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use tidegate::config::{self, lease_server};
+use tidegate::config;
+use tidegate_lease_server::config as lease_server;
 
 /// Compares a file with what it should be, or writes it.
 #[track_caller]

@@ -8,7 +8,7 @@ use tidegate::tools::check;
 use tidegate::tools::init::{Answers, Arguments, Done, init};
 use tokio::process::Command;
 
-use crate::sidecar::{Said, run, with_lab};
+use crate::sidecar::{Said, run, with_programs};
 
 /// The defaults of the real file, with what an operator adds.
 const SDK: &str = "\
@@ -276,7 +276,7 @@ fn a_file_is_replaced_only_by_force() {
 
 /// Runs the program, without a terminal.
 async fn program(dir: &Path, arguments: &[&str]) -> Said {
-    let mut command = Command::new(with_lab());
+    let mut command = Command::new(with_programs());
     run(command.current_dir(dir).arg("init").args(arguments)).await
 }
 

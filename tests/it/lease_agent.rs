@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use tidegate::tools::lease_agent::{Agent, Options, Running};
+use tidegate_lease_server::agent::{Agent, Options, Running};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;

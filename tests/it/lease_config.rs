@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tidegate::config::lease_server::{self as config, LeaseServer, Rules};
 use tidegate::config::{Place, Problem, Problems};
+use tidegate_lease_server::config::{self as config, LeaseServer, Rules};
 use tidegate_leases::book::Split;
 use tidegate_leases::server::{Frees, Templates};
 

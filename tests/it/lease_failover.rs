@@ -16,7 +16,7 @@ use tidegate_leases::wire::{
 
 use crate::child::Process;
 use crate::lease_server::channel;
-use crate::sidecar::TIDEGATE;
+use crate::sidecar::with_programs;
 use crate::stores::ZooKeeper;
 use crate::stores::{Etcd, free_ports};
 use crate::support::{PATIENCE, until};
@@ -60,7 +60,7 @@ impl Candidate {
     }
 
     fn run(folder: &TempDir) -> Process {
-        let mut command = Command::new(TIDEGATE);
+        let mut command = Command::new(with_programs());
         command
             .args(["lease-server", "--config"])
             .arg(folder.path().join("leases.toml"));

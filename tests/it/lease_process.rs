@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tidegate::app::lease_server::LeaseServer;
+use tidegate_lease_server::running::LeaseServer;
 use tidegate_leases::wire::capacity_client::CapacityClient;
 use tidegate_leases::wire::{self, GetCapacityRequest, ResourceRequest};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
@@ -16,7 +16,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use tonic::transport::Channel;
 
 use crate::lease_server::{channel, started};
-use crate::sidecar::{Log, TIDEGATE, field};
+use crate::sidecar::{Log, field, with_programs};
 use crate::support::{Answer, PATIENCE, ask};
 
 const RULES: &str = "
@@ -39,14 +39,14 @@ struct Process {
 
 impl Process {
     async fn start() -> Self {
-        Self::run(&mut Command::new(TIDEGATE), "").await
+        Self::run(&mut Command::new(with_programs()), "").await
     }
 
     /// If the system allows it N descriptors, with more in its config.
     async fn with_descriptors(count: u32, more: &str) -> Self {
         let mut shell = Command::new("sh");
         let limit = format!("ulimit -n {count} && exec \"$0\" \"$@\"");
-        shell.args(["-c", &limit, TIDEGATE]);
+        shell.args(["-c", &limit, with_programs()]);
         Self::run(&mut shell, more).await
     }
 
@@ -189,7 +189,7 @@ async fn run(config: &str, more: &[&str]) -> Output {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("leases.toml");
     std::fs::write(&path, config).expect("written");
-    let mut command = Command::new(TIDEGATE);
+    let mut command = Command::new(with_programs());
     command
         .args(["lease-server", "--config"])
         .arg(&path)
@@ -394,7 +394,7 @@ async fn more_is_lent_than_wanted_until_clients_that_want_less_confirm_it_and_th
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: cargo test --test it -- --ignored --nocapture measured_with_101_000"]
 async fn measured_with_101_000_resources_while_a_page_is_read_in_a_loop() {
-    let binary = std::env::var("TIDEGATE_MEASURE").unwrap_or_else(|_| TIDEGATE.to_owned());
+    let binary = std::env::var("TIDEGATE_MEASURE").unwrap_or_else(|_| with_programs().to_owned());
     let more = "[bounds]\nresources = 200000\nresources_per_client = 1000\n";
     let process = Process::run(&mut Command::new(binary), more).await;
     let mut client = CapacityClient::new(channel(process.address));
@@ -461,7 +461,7 @@ async fn a_start_that_fails_is_logged_as_json_and_no_stray_signal_ends_the_proce
     let rules = process.folder.path().join("rules.yaml");
     let config = format!("resources = \"file:{}\"\n{config}", rules.display());
     std::fs::write(&path, config).expect("written");
-    let mut command = Command::new(TIDEGATE);
+    let mut command = Command::new(with_programs());
     let command = command.args(["lease-server", "--config"]).arg(&path);
     let output = command.output().await.expect("it runs");
     assert_eq!(output.status.code(), Some(1));
@@ -506,7 +506,7 @@ async fn silent_clients_shut_out_neither_the_status_page_nor_other_clients_for_l
 #[tokio::test]
 async fn a_check_prints_the_rules_also_those_of_a_file() {
     let process = Process::start().await;
-    let output = Command::new(TIDEGATE)
+    let output = Command::new(with_programs())
         .args(["lease-server", "--check", "--config"])
         .arg(process.folder.path().join("leases.toml"))
         .output()

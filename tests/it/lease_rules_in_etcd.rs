@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::app::lease_server::LeaseServer;
-use tidegate::config::lease_server as config;
+use tidegate_lease_server::config;
+use tidegate_lease_server::running::LeaseServer;
 use tidegate_runtime::etcd::EtcdClient;
 
 use crate::stores::Etcd;

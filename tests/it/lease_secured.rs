@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::authority::{Authority, Issued};
 use crate::child::Process;
-use crate::sidecar::{Sidecar, TIDEGATE};
+use crate::sidecar::{Sidecar, with_programs};
 use crate::stores::{Etcd, ZooKeeper, enable_users, free_ports, secured_etcd};
 use crate::support::{Answer, PATIENCE, Scripted, ask, connect};
 
@@ -36,7 +36,7 @@ impl Server {
         );
         let path = folder.path().join("leases.toml");
         std::fs::write(&path, text).expect("written");
-        let mut command = Command::new(TIDEGATE);
+        let mut command = Command::new(with_programs());
         command.args(["lease-server", "--config"]).arg(path);
         let process = Process::start("lease-server", &mut command);
         let server = Self {
@@ -457,7 +457,7 @@ async fn a_server_below_and_an_agent_connect_over_tls() {
     assert!(output.status.success(), "{told}");
     leased("below-1").await;
 
-    let mut command = Command::new(TIDEGATE);
+    let mut command = Command::new(with_programs());
     let server = format!("localhost:{port}");
     command.args(["lease-agent", "--server", &server, "--bind", "127.0.0.1:0"]);
     command.args([
@@ -480,7 +480,7 @@ async fn a_server_below_and_an_agent_connect_over_tls() {
     leased("agents-1").await;
 
     // A file that is no authority's ends the start with its cure.
-    let mut command = Command::new(TIDEGATE);
+    let mut command = Command::new(with_programs());
     command.args(["lease-agent", "--server", &server, "--ca", shows.key()]);
     let output = command.output().expect("it runs");
     let told = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut};
 use prost::Message;
-use tidegate::app::lease_server::LeaseServer;
-use tidegate::config::lease_server as config;
+use tidegate_lease_server::config;
+use tidegate_lease_server::running::LeaseServer;
 use tidegate_leases::server::{
     CapacityService, Catchall, Metrics, NetworkBounds, RawAlgorithm, RawKind, RawTemplate,
     ServerBounds, ServerSettings, Templates, TreePlace, Unmatched, serve,

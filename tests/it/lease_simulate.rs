@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tidegate_lab::simulate::leases::{Arguments, Outcome, Rule, Scenario, run, write_summaries};
 
-use crate::sidecar::with_lab;
+use crate::sidecar::with_programs;
 
 const THREE: Scenario = Scenario::ALL[2];
 const SEVEN: Scenario = Scenario::ALL[6];
@@ -110,7 +110,7 @@ fn the_same_seed_gives_the_same_run_in_all_seven_scenarios() {
 fn the_same_seed_gives_the_same_figures_in_another_process() {
     let figures = || {
         let arguments = ["simulate", "leases", "--runs", "2", "--seed", "7", "--json"];
-        let output = Command::new(with_lab()).args(arguments).output();
+        let output = Command::new(with_programs()).args(arguments).output();
         let output = output.expect("the binary runs");
         String::from_utf8(output.stdout).expect("text")
     };

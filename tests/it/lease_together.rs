@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate::app::lease_server::LeaseServer;
+use tidegate_lease_server::running::LeaseServer;
 use tidegate_leases::client::{
     Allowance, ClientOptions, GaugeResource, LeaseClient, ResourceOptions,
 };

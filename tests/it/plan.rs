@@ -12,7 +12,7 @@ use tidegate_lab::backend::{Backend, Options, Running};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
-use crate::sidecar::{Said, Sidecar, run, with_lab};
+use crate::sidecar::{Said, Sidecar, run, with_programs};
 use crate::support::{array, ask, sending};
 
 fn config(backend: &str, postpone: &str, total: u32, burst: u32) -> String {
@@ -104,7 +104,7 @@ pub(crate) async fn plan_with(log: &str, new: &str, arguments: &[&str]) -> Said 
     let write = |name, text| std::fs::write(dir.path().join(name), text);
     write("access.log", log).expect("it can be written to");
     write("new.toml", new).expect("it can be written to");
-    let mut command = Command::new(with_lab());
+    let mut command = Command::new(with_programs());
     let command = command.current_dir(&dir).args(["plan", "access.log"]);
     run(command.args(arguments)).await
 }

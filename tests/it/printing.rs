@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tempfile::TempDir;
 
-use crate::sidecar::with_lab;
+use crate::sidecar::with_programs;
 use crate::support::PATIENCE;
 use crate::top::terminal::Terminal;
 
@@ -73,7 +73,7 @@ fn answering(dir: &TempDir) -> Vec<Vec<String>> {
 }
 
 fn run(arguments: &[String], stdout: Stdio, stderr: Stdio) -> std::process::Output {
-    let mut command = Command::new(with_lab());
+    let mut command = Command::new(with_programs());
     command
         .args(arguments)
         .stdin(Stdio::null())
@@ -231,7 +231,7 @@ fn check_draws_only_what_the_terminal_and_its_locale_can_show() {
     std::fs::write(&config, "[queue]\ncapacity = 0\n").expect("written");
     let check = |term: &str, locale: &str, has_boxes: bool, has_colours: bool| {
         let terminal = Terminal::open((120, 40));
-        let mut command = Command::new(with_lab());
+        let mut command = Command::new(with_programs());
         command.args(["check", "--config"]).arg(&config);
         command
             .env("TERM", term)

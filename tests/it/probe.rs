@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::child::Process;
 use crate::lease_mock::Mock;
-use crate::sidecar::{Sidecar, TIDEGATE, run};
+use crate::sidecar::{Sidecar, TIDEGATE, run, with_programs};
 use crate::stores::{Etcd, Redis, ZooKeeper, free_ports};
 use crate::support::{OK, PATIENCE, Scripted, closed_port};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tokio::process::Command;
 
-use crate::sidecar::{Sidecar, run, with_lab};
+use crate::sidecar::{Sidecar, run, with_programs};
 use crate::support::{Scripted, listens};
 
 fn read(path: &str) -> String {
@@ -59,7 +59,7 @@ async fn every_command_of_the_runbook_works_at_a_real_sidecar() {
         if name == "healthcheck" {
             arguments.extend(["--admin".to_owned(), admin.clone()]);
         }
-        let mut tidegate = Command::new(with_lab());
+        let mut tidegate = Command::new(with_programs());
         tidegate.args(&arguments).env("TIDEGATE_ADMIN", &admin);
         tidegate.env_remove("TIDEGATE_TOKEN_FILE");
         let said = run(&mut tidegate).await;

@@ -18,32 +18,38 @@ use crate::support::{Answer, PATIENCE, ask};
 /// The binary under test.
 pub(crate) const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
-/// The program, with `tidegate-lab` beside it for the commands that it runs there. Cargo builds only programs of
+/// The program, with those beside it that it runs for some commands. Cargo builds only programs of
 /// the package that is tested, so one that is missing or older than its sources is built here.
-pub(crate) fn with_lab() -> &'static str {
+pub(crate) fn with_programs() -> &'static str {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
-        let lab = Path::new(TIDEGATE).with_file_name("tidegate-lab");
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let changed = ["src", "crates/lab/src"].map(|folder| changed(&root.join(folder)));
-        let built = fs::metadata(&lab).and_then(|it| it.modified()).ok();
-        if built < changed.into_iter().max() {
-            let mut build = std::process::Command::new(env!("CARGO"));
-            build.args([
-                "build",
-                "--quiet",
-                "-p",
-                "tidegate-lab",
-                "--bin",
-                "tidegate-lab",
-            ]);
-            let status = build.current_dir(root).status().expect("cargo runs");
-            assert!(
-                status.success() && lab.exists(),
-                "{} is not built",
-                lab.display()
-            );
+        let sources = ["src", "crates/lab/src", "crates/lease-server/src"];
+        let latest = sources
+            .map(|folder| changed(&root.join(folder)))
+            .into_iter()
+            .max();
+        let programs = ["tidegate-lab", "tidegate-leases"];
+        let is_old = |name: &&str| {
+            let built = Path::new(TIDEGATE).with_file_name(name);
+            let built = fs::metadata(built).and_then(|it| it.modified());
+            built.ok() < latest
+        };
+        if !programs.iter().any(|name| is_old(&name)) {
+            return;
         }
+        let mut build = std::process::Command::new(env!("CARGO"));
+        build.args([
+            "build",
+            "--quiet",
+            "-p",
+            "tidegate-lab",
+            "-p",
+            "tidegate-lease-server",
+            "--bins",
+        ]);
+        let status = build.current_dir(root).status().expect("cargo runs");
+        assert!(status.success(), "{programs:?} are not built");
     });
     TIDEGATE
 }

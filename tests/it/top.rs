@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tidegate_lab::top::{Key, Look, Model, Screen, draw, plain};
 
 use self::terminal::{Terminal, ended};
-use crate::sidecar::with_lab;
+use crate::sidecar::with_programs;
 
 const NOW: &str = include_str!("top/now.json");
 const UNICODE: Look = Look {
@@ -225,7 +225,7 @@ impl Served {
 }
 
 fn top(address: SocketAddr, arguments: &[&str]) -> Command {
-    let mut command = Command::new(with_lab());
+    let mut command = Command::new(with_programs());
     command.args(["top", "--admin", &address.to_string()]);
     command.args(arguments).env_remove("TIDEGATE_TOKEN_FILE");
     command

@@ -81,23 +81,6 @@ impl Registry {
         }
     }
 
-    /// Shows the counts of another crate's collector. It must count exactly `definitions`.
-    ///
-    /// # Panics
-    ///
-    /// If one of its names is taken.
-    pub fn show(
-        &self,
-        module: &'static str,
-        definitions: &'static [Definition],
-        of: impl Collector + 'static,
-    ) {
-        self.begin(module, definitions);
-        self.shown
-            .register(Box::new(of))
-            .expect("every metric is defined once");
-    }
-
     /// Every metric by the module that defines it, with a value or without.
     #[must_use]
     pub fn definitions(&self) -> Vec<Defined> {

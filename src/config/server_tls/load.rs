@@ -10,7 +10,8 @@ use crate::options::{Mark, Mistake, Notes};
 
 /// The protocols inside TLS, as a server may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::config) enum Inside {
+pub enum Inside {
+    /// HTTP/2, as gRPC needs it.
     Http2,
     /// A protocol without a name of its own.
     Other,
@@ -19,11 +20,7 @@ pub(in crate::config) enum Inside {
 impl ServerTlsSection {
     /// Reads the files. None inside if there is no TLS; none at all where something is wrong,
     /// which has been noted.
-    pub(in crate::config) fn load(
-        &self,
-        inside: Inside,
-        notes: &Notes,
-    ) -> Option<Option<TlsClient>> {
+    pub fn load(&self, inside: Inside, notes: &Notes) -> Option<Option<TlsClient>> {
         let marks: [(_, &Mark); 4] = self.marks().try_into().expect("four options");
         if marks.iter().any(|(_, mark)| !mark.sound) {
             return None;

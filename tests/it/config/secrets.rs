@@ -112,7 +112,7 @@ fn no_way_to_write_a_secret_of_the_capacity_server_shows_it() {
             let text = format!(
                 "[[resource]]\nglob = \"*\"\ncapacity = 1\n{section}\n{line}\nno_such_option = 1\n"
             );
-            let Err(problems) = config::lease_server::read(&text, "leases.toml") else {
+            let Err(problems) = tidegate_lease_server::config::read(&text, "leases.toml") else {
                 panic!("there is a mistake: {text}");
             };
             hides(&problems, &text);

@@ -14,7 +14,7 @@ use super::matrix::{Cell, Column, Row};
 use super::run::own_ip;
 use crate::child::Process;
 use crate::relay::{Mode, Relay};
-use crate::sidecar::TIDEGATE;
+use crate::sidecar::with_programs;
 use crate::stores::Etcd;
 use crate::stores::Redis;
 
@@ -61,7 +61,7 @@ impl LeaseServer {
         );
         let path = folder.join("leases.toml");
         std::fs::write(&path, text).expect("there is room");
-        let mut command = Command::new(TIDEGATE);
+        let mut command = Command::new(with_programs());
         command.args(["lease-server", "--config"]).arg(path);
         Process::start("lease server", &mut command)
     }

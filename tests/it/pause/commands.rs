@@ -6,11 +6,11 @@ use std::os::unix::net::UnixStream;
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::sidecar::{Said, Sidecar, run, with_lab};
+use crate::sidecar::{Said, Sidecar, run, with_programs};
 use crate::support::{Scripted, json as parsed, listens};
 
 async fn tidegate(arguments: &[&str]) -> Said {
-    let mut command = Command::new(with_lab());
+    let mut command = Command::new(with_programs());
     command.args(arguments);
     command.env_remove("TIDEGATE_TOKEN_FILE");
     command.env_remove("TIDEGATE_ADMIN");

@@ -8,7 +8,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
 use super::{backend, plan, plan_with};
-use crate::sidecar::{Log, Sidecar, TIDEGATE, field};
+use crate::sidecar::{Log, Sidecar, field, with_programs};
 use crate::support::{array, ask};
 
 /// A backend for three at once, without a window.
@@ -139,7 +139,7 @@ resources:
             rules.display()
         );
         std::fs::write(&config, text).expect("written");
-        let mut command = Command::new(TIDEGATE);
+        let mut command = Command::new(with_programs());
         let command = command.args(["lease-server", "--config"]).arg(&config);
         let mut child = command
             .stderr(Stdio::piped())

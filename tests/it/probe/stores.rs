@@ -237,7 +237,7 @@ async fn lease_servers_that_are_unreachable_or_not_the_master() {
          algorithm = {{ kind = \"fair_share\", lease = \"12s\", refresh = \"1s\" }}\n"
     );
     fs::write(folder.path().join("leases.toml"), text).expect("written");
-    let mut command = std::process::Command::new(TIDEGATE);
+    let mut command = std::process::Command::new(with_programs());
     command
         .args(["lease-server", "--config"])
         .arg(folder.path().join("leases.toml"));

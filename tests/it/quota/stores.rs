@@ -417,7 +417,7 @@ async fn the_logs_of_two_processes_show_the_audit_that_no_window_was_exceeded() 
     // Four windows and the parts of two; half of each window is safe shares.
     assert!((TOTAL..=6 * TOTAL).contains(&passed), "{passed}");
     let folder = tempfile::tempdir().expect("there is room");
-    let mut audit = tokio::process::Command::new(sidecar::with_lab());
+    let mut audit = tokio::process::Command::new(sidecar::with_programs());
     audit.arg("audit");
     let mut drawn = 0;
     for (number, sidecar) in sidecars.into_iter().enumerate() {

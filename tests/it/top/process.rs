@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::terminal::Terminal;
 use super::{LARGE, SMALL, TALL};
-use crate::sidecar::{Said, Sidecar, run, with_lab};
+use crate::sidecar::{Said, Sidecar, run, with_programs};
 use crate::storm::{clients, slow_backend};
 use crate::support::{PATIENCE, Scripted, both, closed_port, json as parsed, listens};
 
@@ -66,7 +66,7 @@ impl Storm {
 }
 
 fn command(admin: SocketAddr, arguments: &[&str]) -> Command {
-    let mut command = Command::new(with_lab());
+    let mut command = Command::new(with_programs());
     command.args(arguments).env_remove("TIDEGATE_TOKEN_FILE");
     command.env("TIDEGATE_ADMIN", admin.to_string());
     command.env("LC_ALL", "C.UTF-8").env_remove("TERM");
@@ -80,7 +80,7 @@ async fn tidegate(admin: SocketAddr, arguments: &[&str]) -> Said {
 /// The screen at its size, in a terminal.
 async fn once(admin: SocketAddr, size: (u16, u16)) -> String {
     let terminal = Terminal::open(size);
-    let mut top = std::process::Command::new(with_lab());
+    let mut top = std::process::Command::new(with_programs());
     top.args(["top", "--once", "--admin", &admin.to_string()]);
     top.env_remove("TIDEGATE_TOKEN_FILE");
     let mut child = terminal.run(top);
@@ -212,7 +212,7 @@ async fn one_stream_is_followed_or_questions_are_asked_while_others_have_all_str
     let storm = Storm::start().await;
     let admin = storm.sidecar.admin;
     let top = |terminal: &Terminal| {
-        let mut top = std::process::Command::new(with_lab());
+        let mut top = std::process::Command::new(with_programs());
         top.args(["top", "--admin", &admin.to_string()]);
         top.env_remove("TIDEGATE_TOKEN_FILE");
         terminal.run(top)
@@ -272,7 +272,7 @@ async fn until_seen(terminal: &Terminal, what: &str, is_there: bool) {
 async fn a_sidecar_that_ends_and_comes_back_is_followed_again() {
     let mut storm = Storm::start().await;
     let mut terminal = Terminal::open(LARGE);
-    let mut top = std::process::Command::new(with_lab());
+    let mut top = std::process::Command::new(with_programs());
     top.args(["top", "--admin", &storm.sidecar.admin.to_string()]);
     top.env_remove("TIDEGATE_TOKEN_FILE");
     let mut child = terminal.run(top);

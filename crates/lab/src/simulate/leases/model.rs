@@ -14,7 +14,7 @@ use tidegate_limits::Timestamp;
 
 use super::scenario::{CLIENTS_EACH, Event, Scenario};
 use crate::random::Random;
-use tidegate::config::lease_server;
+use tidegate_lease_server::config;
 
 /// The capacity.
 pub(super) const CAPACITY: f64 = 500.0;
@@ -148,7 +148,7 @@ resources:
     - {{ name: reserved_clients, value: "{reserved_clients}" }}
 "#
     );
-    lease_server::templates(&text, "simulation").expect("the simulation's own template")
+    config::templates(&text, "simulation").expect("the simulation's own template")
 }
 
 impl World {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::options::{At, Mark, Notes, Options, Place, Section, Setting};
+use tidegate::options::{At, Mark, Notes, Options, Place, Section, Setting};
 use tidegate_leases::server::{Catchall, RawTemplate, TemplateMistake, Templates};
 
 use super::options::{AlgorithmSection, ParametersSection, ResourceSection, Source};

@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use crate::admin;
-use crate::config::lease_server::{self as config, Rules};
-use crate::listen::{self, descriptors};
+use crate::config::{self, Rules};
+use tidegate::admin;
+use tidegate::listen::{self, descriptors};
 
 /// The time for answers under way when it must stop.
 const DRAIN: Duration = Duration::from_secs(5);

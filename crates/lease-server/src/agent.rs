@@ -47,8 +47,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::guards::Guards;
-use super::{failed, service_manager};
-use crate::telemetry::{self, Format};
+use tidegate::telemetry::{self, Format};
+use tidegate::tools::{failed, service_manager};
 
 /// The most open connections, nearly all of them waiting. Further ones wait in the kernel's
 /// backlog.

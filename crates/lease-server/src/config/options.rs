@@ -7,16 +7,16 @@ use std::time::Duration;
 use tidegate_runtime::election::TimeToLive;
 use tidegate_runtime::etcd;
 
-use crate::admin::hosts;
-use crate::call::listener::{ClientAuth, address_or_off};
-use crate::forward::Address;
-use crate::options::kind::{
+use tidegate::admin::hosts;
+use tidegate::call::listener::{ClientAuth, address_or_off};
+use tidegate::forward::Address;
+use tidegate::options::kind::{
     DAY, HOUR, MIB, MS, SECOND, choice, duration, flag, integer, line, list, number, pem, secret,
     size, text,
 };
-use crate::options::shown::quoted;
-use crate::options::{Kind, Mistake, Setting, options, words};
-use crate::telemetry::{Format, level};
+use tidegate::options::shown::quoted;
+use tidegate::options::{Kind, Mistake, Setting, options, words};
+use tidegate::telemetry::{Format, level};
 use tidegate_leases::book::Split;
 use tidegate_leases::server::{NetworkBounds, RawAlgorithm, RawKind, ServerBounds, Unmatched};
 use tidegate_leases::wire::{self, NamedParameter};
@@ -41,11 +41,38 @@ words! {
     }
 }
 
-words!(Unmatched { "grant" => Grant, "refuse" => Refuse });
-words!(Split {
-    "none" => None, "static" => Static, "proportional_share" => Proportional,
-    "fair_share" => Fair
-});
+words! {
+    /// What becomes of a resource without a rule.
+    pub(super) enum WithoutRule { Grant = "grant", Refuse = "refuse", }
+
+    /// How the capacity is shared.
+    pub(super) enum SplitKind {
+        None = "none",
+        Static = "static",
+        Proportional = "proportional_share",
+        Fair = "fair_share",
+    }
+}
+
+impl From<WithoutRule> for Unmatched {
+    fn from(given: WithoutRule) -> Self {
+        match given {
+            WithoutRule::Grant => Self::Grant,
+            WithoutRule::Refuse => Self::Refuse,
+        }
+    }
+}
+
+impl From<SplitKind> for Split {
+    fn from(given: SplitKind) -> Self {
+        match given {
+            SplitKind::None => Self::None,
+            SplitKind::Static => Self::Static,
+            SplitKind::Proportional => Self::Proportional,
+            SplitKind::Fair => Self::Fair,
+        }
+    }
+}
 
 /// Where the rules are.
 #[derive(Clone, Debug)]
@@ -90,7 +117,7 @@ options! {
 
         /// What happens to an id that no rule matches. "grant" grants what it asks for, and counts it.
         /// "refuse" refuses the request.
-        unmatched: Unmatched = choice().or(Unmatched::Grant);
+        unmatched: WithoutRule = choice().or(WithoutRule::Grant);
 
         /// The rules in Doorman's own form, instead of [[resource]] below: "file:PATH" (YAML or JSON) or
         /// "etcd:/KEY", which is watched for changes.
@@ -256,7 +283,7 @@ options! {
     /// How the capacity is divided.
     pub struct AlgorithmSection {
         /// How the capacity is divided among the clients.
-        kind: Split = choice().or(Split::Fair).line("\"fair_share\"");
+        kind: SplitKind = choice().or(SplitKind::Fair).line("\"fair_share\"");
 
         /// The length of a lease, not shorter than refresh.
         lease_length: Duration = whole_seconds(SECOND).or(60 * SECOND).key("lease").line("\"60s\"");
@@ -336,7 +363,7 @@ impl AlgorithmSection {
     pub(super) fn raw(&self, parameters: &ParametersSection) -> RawAlgorithm {
         RawAlgorithm {
             kind: Some(RawKind::Number(
-                wire::algorithm::Kind::from(self.kind.value) as i64,
+                wire::algorithm::Kind::from(Split::from(self.kind.value)) as i64,
             )),
             lease_length: Some(wire::seconds(self.lease_length.value)),
             refresh_interval: Some(wire::seconds(self.refresh_interval.value)),

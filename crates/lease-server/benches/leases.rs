@@ -5,7 +5,7 @@
 //! (`/proc/PID/stat`) and resident memory, so the cost of the load does not count.
 //!
 //! ```text
-//! cargo bench -p tidegate --bench leases [-- --seconds 5 --clients 10,1000,8000,100000 --kinds fair_share]
+//! cargo bench -p tidegate-lease-server --bench leases [-- --seconds 5 --clients 10,1000,8000,100000 --kinds fair_share]
 //! ```
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark serves no calls")]
@@ -120,8 +120,8 @@ struct Server(Child);
 
 impl Server {
     fn start(config: &std::path::Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .args(["lease-server", "--config"])
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate-leases"))
+            .args(["server", "--config"])
             .arg(config)
             .stderr(Stdio::piped())
             .spawn()

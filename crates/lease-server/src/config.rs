@@ -26,13 +26,13 @@ use self::options::{
     BoundsSection, ClientTlsSection, ElectionSection, Engine, EtcdSection, LogSection, RootSection,
     Source, ZooKeeperSection,
 };
-use super::certificates::{self, Files};
-use super::checks::asks_with_an_authority;
-use super::part::Part;
-use super::server_tls::{Inside, ServerTlsSection};
-use super::{LoadError, read_text};
-use crate::options::{Catalogue, Form, Mark, Notes, Options, Problems, Reading, Section, Toml};
-use crate::telemetry::{self, Format};
+use tidegate::config::certificates::{self, Files};
+use tidegate::config::checks::asks_with_an_authority;
+use tidegate::config::part::Part;
+use tidegate::config::server_tls::{Inside, ServerTlsSection};
+use tidegate::config::{LoadError, read_text};
+use tidegate::options::{Catalogue, Form, Mark, Notes, Options, Problems, Reading, Section, Toml};
+use tidegate::telemetry::{self, Format};
 
 pub use doorman::templates;
 
@@ -40,7 +40,7 @@ pub use doorman::templates;
 pub const DEFAULT_PATH: &str = "/etc/tidegate/lease-server.toml";
 
 /// The file that lists every option.
-pub(super) const FORM: Form = Form {
+pub const FORM: Form = Form {
     example: "config.lease-server.toml.example",
     elsewhere: &["listen", "backend", "limits", "queue", "admin", "quota"],
     cure: "that is of a sidecar: check its file with `tidegate check --config FILE`",
@@ -372,7 +372,7 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
             },
             epoch: Epoch::new(tidegate_limits::Timestamp::ZERO, Duration::ZERO),
             minimum_interval: own.minimum_interval.value,
-            unmatched: own.unmatched.value,
+            unmatched: own.unmatched.value.into(),
             bounds: bounds.bounds(),
         },
         parents,

@@ -9,8 +9,8 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use crate::options::tree::{Node, Table, Value};
-use crate::options::{Lines, Place, Problem};
+use tidegate::options::tree::{Node, Table, Value};
+use tidegate::options::{Lines, Place, Problem};
 
 /// Complaints whose places are looked up; further ones have none.
 const LOOKED_UP_MAX: usize = 100;

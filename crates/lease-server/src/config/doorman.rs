@@ -3,10 +3,10 @@
 //! What the original ignores silently is a mistake here: a key that it does not know, a
 //! key written in another way, a value of another kind.
 
-use crate::options::kind::all;
-use crate::options::shown::quoted;
-use crate::options::tree::{Node, Table, Value};
-use crate::options::{
+use tidegate::options::kind::all;
+use tidegate::options::shown::quoted;
+use tidegate::options::tree::{Node, Table, Value};
+use tidegate::options::{
     At, Kind, Mistake, Options, Place, Problem, Problems, Reading, Section, options,
 };
 use tidegate_leases::server::{Catchall, RawAlgorithm, RawKind, RawTemplate, Templates};
@@ -143,7 +143,7 @@ fn text_protobuf(text: &str) -> Option<Problem> {
 
 fn read(root: &Section<'_>) -> Option<Templates> {
     let notes = root.notes();
-    let rules: crate::options::Setting<Option<()>> =
+    let rules: tidegate::options::Setting<Option<()>> =
         root.option("resources", "", rules_list().optional());
     let list = match rules.value {
         Some(()) => root.sections("resources", TEMPLATES_MAX)?,

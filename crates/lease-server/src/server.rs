@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use tidegate_runtime::command::{note, printed};
 use tracing::{error, info, warn};
 
-use super::serve::{Signals, begin, ended, log, messages, plain, unreadable, warn_of};
-use super::service_manager;
-use crate::app::lease_server::LeaseServer;
-use crate::config::LoadError;
-use crate::config::lease_server::{self as config, Checked, DEFAULT_PATH, Rules};
-use crate::listen::descriptors;
-use crate::telemetry::journal::{Priority, with_priority};
+use crate::config::{self, Checked, DEFAULT_PATH, Rules};
+use crate::running::LeaseServer;
+use tidegate::config::LoadError;
+use tidegate::listen::descriptors;
+use tidegate::telemetry::journal::{Priority, with_priority};
+use tidegate::tools::serve::{Signals, begin, ended, log, messages, plain, unreadable, warn_of};
+use tidegate::tools::service_manager;
 
 /// The arguments of the command.
 #[derive(Clone, Debug, clap::Args)]

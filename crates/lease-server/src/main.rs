@@ -1,0 +1,7 @@
+//! The program `tidegate-leases`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tidegate_lease_server::cli::main()
+}
