@@ -1,4 +1,5 @@
-# A static program in an empty image.
+# Static programs in an empty image: the sidecar, the tools (tidegate-lab) and the lease server (tidegate-leases). The target
+# `slim` has only the sidecar: docker build --target slim -t tidegate:slim .
 #
 #   docker build --build-arg TIDEGATE_REVISION=$(git rev-parse --short=12 HEAD) -t tidegate .
 #   docker run -d --name tidegate --ulimit nofile=32768:32768 --stop-timeout 45 \
@@ -32,8 +33,11 @@ COPY crates/backends/Cargo.toml crates/backends/Cargo.toml
 COPY crates/callers/Cargo.toml crates/callers/Cargo.toml
 COPY crates/h1/Cargo.toml crates/h1/Cargo.toml
 COPY crates/lab/Cargo.toml crates/lab/Cargo.toml
+COPY crates/lease-server/Cargo.toml crates/lease-server/Cargo.toml
 COPY crates/leases/Cargo.toml crates/leases/Cargo.toml
+COPY crates/ledger/Cargo.toml crates/ledger/Cargo.toml
 COPY crates/limits/Cargo.toml crates/limits/Cargo.toml
+COPY crates/mapping/Cargo.toml crates/mapping/Cargo.toml
 COPY crates/quota/Cargo.toml crates/quota/Cargo.toml
 COPY crates/replay/Cargo.toml crates/replay/Cargo.toml
 COPY crates/runtime/Cargo.toml crates/runtime/Cargo.toml
@@ -46,20 +50,22 @@ RUN sh -eu -c '\
         /^\[\[example\]\]/,/^name/s/^name = \"\(.*\)\"/examples\/\1/p" "$manifest/Cargo.toml" | \
         while read -r name; do touch "$manifest/$name.rs"; done; \
     done; \
-    echo "fn main() {}" >src/main.rs; \
-    cargo build --release --locked --bin tidegate'
+    for manifest in . crates/lab crates/lease-server; do echo "fn main() {}" >"$manifest/src/main.rs"; done; \
+    cargo build --release --locked -p tidegate -p tidegate-lab -p tidegate-lease-server'
 
 # The copied files keep their times, which may be older than the layer above.
 COPY . .
 ARG TIDEGATE_REVISION=unknown
 ENV TIDEGATE_REVISION=$TIDEGATE_REVISION
 RUN find src crates build.rs -type f -exec touch {} + && \
-    cargo build --release --locked --bin tidegate
+    for package in tidegate tidegate-lab tidegate-lease-server; do \
+      cargo build --release --locked -p "$package" --bins || exit 1; \
+    done
 
 # Where `serve` writes its admin address for `healthcheck`.
 RUN mkdir -p /out/run/tidegate
 
-FROM scratch
+FROM scratch AS slim
 COPY --from=build --chown=65532:65532 /out/run/ /run/
 COPY --from=build /src/target/release/tidegate /tidegate
 USER 65532:65532
@@ -67,3 +73,7 @@ EXPOSE 8081 9180
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s CMD ["/tidegate", "healthcheck"]
 ENTRYPOINT ["/tidegate"]
 CMD ["serve"]
+
+# The last stage is the default.
+FROM slim
+COPY --from=build /src/target/release/tidegate-lab /src/target/release/tidegate-leases /

@@ -22,7 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "target/packages"
 CARGO = os.environ.get("CARGO", "cargo")
-PROGRAMS = ("tidegate", "tidegate-lab")
+# The folder of each program's manifest.
+PROGRAMS = {"tidegate": ".", "tidegate-lab": "crates/lab", "tidegate-leases": "crates/lease-server"}
 # The oldest glibc that the program for s390x may need: that of RHEL 8, and older than those of SLES 15 SP3 and Debian 10.
 GLIBC_MAX = (2, 28)
 TOOLS = ("cargo-zigbuild==0.24.1", "ziglang==0.15.2")
@@ -116,13 +117,15 @@ def add_target(architecture):
 
 
 def build(architecture, profile):
-    """Builds both programs and checks what they need."""
+    """Builds the programs and checks what they need."""
     add_target(architecture)
-    packages = [part for program in PROGRAMS for part in ("-p", program)]
-    run(
-        CARGO, "zigbuild", "--locked", "--profile", profile, "--target", with_glibc(architecture), *packages, "--bins",
-        cwd=ROOT, env=environment(),
-    )  # fmt: skip
+    # One after the other: a program has only the features of dependencies that it asks for itself.
+    for program in PROGRAMS:
+        run(
+            CARGO, "zigbuild", "--locked", "--profile", profile, "--target", with_glibc(architecture),
+            "--manifest-path", ROOT / PROGRAMS[program] / "Cargo.toml", "--bin", program,
+            cwd=ROOT, env=environment(),
+        )  # fmt: skip
     built = OUT / "cargo" / architecture.target / profile
     programs = OUT / "bin" / architecture.name
     programs.mkdir(parents=True, exist_ok=True)

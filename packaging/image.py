@@ -1,5 +1,5 @@
-"""An image for each architecture, in one archive of the OCI's layout: a program in an empty file system, as the Dockerfile
-builds it. No engine is needed, neither here nor to read it: an archive of JSON and tar.
+"""An image for each architecture, in one archive of the OCI's layout: the programs in an empty file system, as the Dockerfile
+builds it. The tag `slim` has only the sidecar. No engine is needed, neither here nor to read it: an archive of JSON and tar.
 
 The layout is that of https://github.com/opencontainers/image-spec, version 1.1.
 """
@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 
 from archive import Entry, archive
+from build import PROGRAMS
 
 USER = 65532
 # For s390x, which has no static program: glibc of the cross compiler of Debian, as its user would copy it from a system.
@@ -41,9 +42,23 @@ class Layout:
             yield Entry(f"blobs/sha256/{digest}", 0o644, data)
 
 
+# What is appended to the version in the name of an image, and its programs.
+TAGS = {"": tuple(PROGRAMS), "-slim": ("tidegate",)}
+
+
 def pack(jobs, commit):
     """Writes the archive; returns its path."""
     layout = Layout()
+    kind = f"{FORMAT}.index.v1+json"
+    named = [index(layout, jobs, commit, tag, kind) for tag in TAGS]
+    outer = {"schemaVersion": 2, "mediaType": kind, "manifests": named}
+    path = jobs[0].out / f"tidegate-{jobs[0].version}-image.tar"
+    path.write_bytes(archive(layout.entries(outer), jobs[0].time))
+    return path
+
+
+def index(layout, jobs, commit, tag, kind):
+    """Adds the images of one tag; returns their descriptor."""
     version, time = jobs[0].version, jobs[0].time
     created = datetime.datetime.fromtimestamp(time, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     labels = {
@@ -56,7 +71,7 @@ def pack(jobs, commit):
     }
     manifests = []
     for job in jobs:
-        layer = archive(file_system(job), time)
+        layer = archive(file_system(job, TAGS[tag]), time)
         platform = {"architecture": job.architecture.image, "os": "linux"}
         config = {
             **platform,
@@ -79,25 +94,21 @@ def pack(jobs, commit):
             "annotations": labels,
         }
         manifests.append(layout.add(manifest, manifest["mediaType"], platform=platform))
-    kind = f"{FORMAT}.index.v1+json"
-    index = {"schemaVersion": 2, "mediaType": kind, "manifests": manifests, "annotations": labels}
-    named = layout.add(index, kind, annotations={"org.opencontainers.image.ref.name": version})
-    outer = {"schemaVersion": 2, "mediaType": kind, "manifests": [named]}
-    path = jobs[0].out / f"tidegate-{version}-image.tar"
-    path.write_bytes(archive(layout.entries(outer), time))
-    return path
+    images = {"schemaVersion": 2, "mediaType": kind, "manifests": manifests, "annotations": labels}
+    return layout.add(images, kind, annotations={"org.opencontainers.image.ref.name": version + tag})
 
 
-def file_system(job):
-    """The files of an image."""
-    program = job.programs / "tidegate"
-    yield Entry("tidegate", 0o755, program.read_bytes())
+def file_system(job, names):
+    """The files of an image with these programs."""
+    programs = [job.programs / name for name in names]
+    for program in programs:
+        yield Entry(program.name, 0o755, program.read_bytes())
     # `serve` writes its admin address here, for `healthcheck`.
     yield Entry("run/tidegate", 0o755, None, owner=USER)
     if job.architecture.is_static:
         return
     libraries = GLIBC[job.architecture.name]
-    command = ["readelf", "--wide", "--dynamic", "--program-headers", program]
+    command = ["readelf", "--wide", "--dynamic", "--program-headers", *programs]
     read = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     # Libraries, and the loader that finds them, which may be among them.
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]|program interpreter: /lib/(.+)\]", read)

@@ -26,26 +26,70 @@ from build import ARCHITECTURES, CARGO, OUT, PROGRAMS, ROOT, commit_time, output
 
 HERE = ROOT / "packaging"
 FORMATS = ("deb", "rpm", "tar", "image", "sbom")
-UNITS = ("tidegate.service", "tidegate@.service", "tidegate-lease-server.service", "tidegate-lease-agent.service")
-# What may run of these, as systemctl finds it: every instance of a template.
-RUNNING = " ".join(f"'{unit.replace('@', '@*')}'" for unit in UNITS)
 CARGO_CYCLONEDX = "cargo-cyclonedx@0.5.9"
 # The folders that rpm removes with the last package that has them. A system without zsh or fish has not all of them.
 FOLDERS = (
     "/etc/tidegate",
-    "/usr/share/doc/tidegate",
-    "/usr/share/doc/tidegate/examples",
+    "/usr/share/doc/@NAME@",
+    "/usr/share/doc/@NAME@/examples",
     "/usr/share/fish",
     "/usr/share/fish/vendor_completions.d",
     "/usr/share/licenses",
-    "/usr/share/licenses/tidegate",
+    "/usr/share/licenses/@NAME@",
     "/usr/share/zsh",
     "/usr/share/zsh/site-functions",
 )
-DESCRIPTION = (
-    "Tidegate is a sidecar reverse proxy. It accepts every call, lets each wait its",
-    "turn, and never sends the service behind it more than it can bear. That service",
-    "may be the z/VM SDK server, or any HTTP or TCP server.",
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package of each format: a program of the same name, and what belongs to it."""
+
+    name: str
+    summary: str
+    description: tuple
+    relations: dict
+    units: tuple = ()
+
+    @property
+    def running(self):
+        """What may run of the units, as systemctl finds it: every instance of a template."""
+        return " ".join(f"'{unit.replace('@', '@*')}'" for unit in self.units)
+
+
+PACKAGES = (
+    Package(
+        "tidegate",
+        "A sidecar proxy that holds a flood back",
+        (
+            "Tidegate is a sidecar reverse proxy. It accepts every call, lets each wait its",
+            "turn, and never sends the service behind it more than it can bear. That service",
+            "may be the z/VM SDK server, or any HTTP or TCP server.",
+        ),
+        # /bin/kill, which reloads the service.
+        {"Recommends": "procps", "Suggests": "tidegate-lab, tidegate-leases"},
+        ("tidegate.service", "tidegate@.service"),
+    ),
+    Package(
+        "tidegate-lab",
+        "Tidegate's tools for logs, models, screens and load",
+        (
+            "The commands of Tidegate that a sidecar does not need: audit, plan and advise read",
+            "access logs, simulate runs scenarios, top follows a sidecar on a screen, and demo,",
+            "backend, bench and relay try it out.",
+        ),
+        {"Recommends": "tidegate"},
+    ),
+    Package(
+        "tidegate-leases",
+        "Tidegate's capacity server: shares of one capacity for many clients",
+        (
+            "A server that leases shares of one capacity to sidecars and programs on many",
+            "machines, and an agent through which programs of a machine use such leases.",
+        ),
+        {"Recommends": "procps"},
+        ("tidegate-lease-server.service", "tidegate-lease-agent.service"),
+    ),
 )
 
 
@@ -60,57 +104,76 @@ class File:
     is_config: bool = False
 
 
-def files(package, programs, manual, config=HERE / "config.toml"):
-    """The files of a package ("deb", "rpm" or "tar"), in the order of their paths."""
-    docs = "/usr/share/doc/tidegate"
+def files(kind, package, programs, manual, config=HERE / "config.toml"):
+    """The files of a package of a kind ("deb", "rpm" or "tar"), in the order of their paths."""
+    name = package.name
+    docs = f"/usr/share/doc/{name}"
     # Each shell of a distribution looks in its own folder.
-    zsh = "/usr/share/zsh/vendor-completions" if package == "deb" else "/usr/share/zsh/site-functions"
-    license_path = {"deb": f"{docs}/copyright", "rpm": "/usr/share/licenses/tidegate/LICENSE", "tar": f"{docs}/LICENSE"}
-    found = [File(programs / program, f"/usr/bin/{program}", 0o755) for program in PROGRAMS]
-    found += [File(HERE / unit, f"/usr/lib/systemd/system/{unit}") for unit in UNITS]
+    zsh = "/usr/share/zsh/vendor-completions" if kind == "deb" else "/usr/share/zsh/site-functions"
+    license_path = {"deb": f"{docs}/copyright", "rpm": f"/usr/share/licenses/{name}/LICENSE", "tar": f"{docs}/LICENSE"}
+    completions = manual / "completions"
+    found = [
+        File(programs / name, f"/usr/bin/{name}", 0o755),
+        File(ROOT / "LICENSE", license_path[kind]),
+        File(completions / f"{name}.bash", f"/usr/share/bash-completion/completions/{name}"),
+        File(completions / f"_{name}", f"{zsh}/_{name}"),
+        File(completions / f"{name}.fish", f"/usr/share/fish/vendor_completions.d/{name}.fish"),
+    ]
+    found += [File(HERE / unit, f"/usr/lib/systemd/system/{unit}") for unit in package.units]
     found += [
+        File(page, f"/usr/share/man/man1/{page.name}.gz")
+        for page in (manual / "man").glob("*.1")
+        if owner_of(page.stem) == name
+    ]
+    if name == "tidegate-leases":
+        found.append(File(ROOT / "config.lease-server.toml.example", f"{docs}/config.lease-server.toml.example"))
+    if name == "tidegate":
+        found += files_of_the_sidecar(docs, config)
+    return sorted(found, key=lambda file: file.path)
+
+
+def owner_of(page):
+    """The package of a manual page. Those of `tidegate plan` and its like are where `tidegate` is."""
+    others = (package.name for package in PACKAGES if package.name != "tidegate")
+    return next((name for name in others if f"{page}-".startswith(f"{name}-")), "tidegate")
+
+
+def files_of_the_sidecar(docs, config):
+    return [
         File(HERE / "sysusers.conf", "/usr/lib/sysusers.d/tidegate.conf"),
         File(config, "/etc/tidegate/config.toml", is_config=True),
         File(HERE / "environment", "/etc/tidegate/environment", 0o600, is_config=True),
-        File(ROOT / "LICENSE", license_path[package]),
         File(ROOT / "CHANGELOG.md", f"{docs}/CHANGELOG.md"),
         File(ROOT / "config.toml.example", f"{docs}/config.toml.example"),
-        File(ROOT / "config.lease-server.toml.example", f"{docs}/config.lease-server.toml.example"),
         File(HERE / "sdkserver-behind-tidegate.conf", f"{docs}/examples/sdkserver-behind-tidegate.conf"),
         File(HERE / "grafana/tidegate.json", f"{docs}/examples/grafana.json"),
         File(HERE / "prometheus/alerts.yml", f"{docs}/examples/prometheus-alerts.yml"),
         File(HERE / "prometheus/rules.yml", f"{docs}/examples/prometheus-rules.yml"),
     ]
-    found += [File(page, f"/usr/share/man/man1/{page.name}.gz") for page in (manual / "man").glob("*.1")]
-    for program in PROGRAMS:
-        completions = manual / "completions"
-        found += [
-            File(completions / f"{program}.bash", f"/usr/share/bash-completion/completions/{program}"),
-            File(completions / f"_{program}", f"{zsh}/_{program}"),
-            File(completions / f"{program}.fish", f"/usr/share/fish/vendor_completions.d/{program}.fish"),
-        ]
-    return sorted(found, key=lambda file: file.path)
 
 
-def contents(file, package):
+def contents(file, kind):
     """The bytes of a file as they are installed."""
     data = file.source.read_bytes()
     if file.path.endswith(".gz"):
         return gzip.compress(data, mtime=0)
     # What is unpacked by hand belongs below /usr/local.
-    if package == "tar" and file.path.endswith(".service"):
+    if kind == "tar" and file.path.endswith(".service"):
         return data.replace(b"/usr/bin/", b"/usr/local/bin/")
     return data
 
 
-def lay_out(folder, package, listed):
+def lay_out(folder, kind, package, listed):
     """Writes the files as they are installed, below an empty folder."""
     if folder.exists():
         shutil.rmtree(folder)
+    if package.units:
+        # Administrators write what the units read here.
+        (folder / "etc/tidegate").mkdir(parents=True)
     for file in listed:
         path = folder / file.path.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(contents(file, package))
+        path.write_bytes(contents(file, kind))
         path.chmod(file.mode)
 
 
@@ -121,35 +184,39 @@ def at_commit_time(folder, time):
         os.utime(path, (time, time), follow_symlinks=False)
 
 
-def filled(template, **values):
+def filled(template, package, **values):
     """A template with its @WORDS@ replaced."""
     text = (HERE / template).read_text()
-    for word, value in {"UNITS": " ".join(UNITS), "RUNNING": RUNNING, **values}.items():
+    of_package = {"NAME": package.name, "UNITS": " ".join(package.units), "RUNNING": package.running}
+    for word, value in {**of_package, **values}.items():
         text = text.replace(f"@{word}@", value)
     return text
 
 
 def pack_deb(job):
-    root = job.work / "deb"
-    listed = job.files("deb")
-    lay_out(root, "deb", listed)
+    return [pack_one_deb(job, package) for package in PACKAGES]
+
+
+def pack_one_deb(job, package):
+    root = job.work / "deb" / package.name
+    listed = job.files("deb", package)
+    lay_out(root, "deb", package, listed)
     size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     fields = {
-        "Package": "tidegate",
+        "Package": package.name,
         "Version": f"{job.version}-1",
         "Architecture": job.architecture.deb,
         "Maintainer": "Tidegate maintainers <maintainers@tidegate.invalid>",
         "Installed-Size": f"{-(-size // 1024)}",
         **({} if job.architecture.is_static else {"Depends": "libc6 (>= 2.28)"}),
-        # /bin/kill, which reloads the service.
-        "Recommends": "procps",
+        **package.relations,
         "Section": "net",
         "Priority": "optional",
-        "Description": job.summary,
+        "Description": package.summary,
     }
     debian = root / "DEBIAN"
     debian.mkdir()
-    control = [f"{name}: {value}" for name, value in fields.items()] + [f" {line}" for line in DESCRIPTION]
+    control = [f"{name}: {value}" for name, value in fields.items()] + [f" {line}" for line in package.description]
     (debian / "control").write_text("\n".join(control) + "\n")
     (debian / "conffiles").write_text("".join(f"{file.path}\n" for file in listed if file.is_config))
     sums = [
@@ -158,38 +225,46 @@ def pack_deb(job):
         if not file.is_config
     ]
     (debian / "md5sums").write_text("".join(sums))
-    for script in ("postinst", "prerm", "postrm"):
-        (debian / script).write_text(filled(f"deb/{script}"))
+    for script in ("postinst", "prerm", "postrm") if package.units else ():
+        (debian / script).write_text(filled(f"deb/{script}", package))
         (debian / script).chmod(0o755)
     at_commit_time(root, job.time)
-    deb = job.out / f"tidegate_{job.version}-1_{job.architecture.deb}.deb"
+    deb = job.out / f"{package.name}_{job.version}-1_{job.architecture.deb}.deb"
     # One thread: xz cuts its blocks by the number of threads.
     one_thread = job.environment | {"DPKG_DEB_THREADS_MAX": "1"}
     run("dpkg-deb", "--root-owner-group", f"-Z{job.compression}", "--build", root, deb, env=one_thread, stdout=subprocess.DEVNULL)
-    return [deb]
+    return deb
 
 
 def pack_rpm(job):
-    root = job.work / "rpm"
-    listed = job.files("rpm")
-    lay_out(root, "rpm", listed)
+    return [pack_one_rpm(job, package) for package in PACKAGES]
+
+
+def pack_one_rpm(job, package):
+    root = job.work / "rpm" / package.name
+    listed = job.files("rpm", package)
+    lay_out(root, "rpm", package, listed)
     at_commit_time(root, job.time)
-    lines = [f"%dir {folder}" for folder in FOLDERS]
+    folders = [folder.replace("@NAME@", package.name) for folder in FOLDERS]
+    has = lambda folder: any(file.path.startswith(f"{folder}/") for file in listed)  # noqa: E731
+    lines = [f"%dir {folder}" for folder in folders if has(folder) or (folder == "/etc/tidegate" and package.units)]
     for file in listed:
         config = "%config(noreplace) " if file.is_config else ""
         kind = "%license " if file.path.startswith("/usr/share/licenses") else "%doc " if "/doc/" in file.path else ""
         lines.append(f"%attr({file.mode:04o},root,root) {config}{kind}{file.path}")
-    spec = job.work / "tidegate.spec"
-    spec.write_text(
-        filled(
-            "tidegate.spec",
-            VERSION=job.version,
-            SUMMARY=job.summary,
-            DESCRIPTION="\n".join(DESCRIPTION),
-            LAID_OUT=str(root),
-            FILES="\n".join(lines),
-        )
+    text = filled(
+        "tidegate.spec",
+        package,
+        VERSION=job.version,
+        SUMMARY=package.summary,
+        DESCRIPTION="\n".join(package.description),
+        LAID_OUT=str(root),
+        FILES="\n".join(lines),
     )
+    if not package.units:
+        text = re.sub(r"^%post\n.*?(?=^%files)", "", text, flags=re.M | re.S)
+    spec = job.work / f"{package.name}.spec"
+    spec.write_text(text)
     top = job.work / "rpmbuild"
     if top.exists():
         shutil.rmtree(top)
@@ -198,7 +273,7 @@ def pack_rpm(job):
         "--define", f"_rpmdir {job.out}", "--define", "_build_name_fmt %{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm", spec,
         env=job.environment,
     )  # fmt: skip
-    return [job.out / f"tidegate-{job.version}-1.{job.architecture.name}.rpm"]
+    return job.out / f"{package.name}-{job.version}-1.{job.architecture.name}.rpm"
 
 
 def pack_tar(job):
@@ -207,7 +282,8 @@ def pack_tar(job):
     name = f"tidegate-{job.version}-{job.architecture.name}-linux-{libc}"
     entries = [
         Entry(f"{name}/{file.path.removeprefix('/usr/').lstrip('/')}", file.mode, contents(file, "tar"))
-        for file in job.files("tar")
+        for package in PACKAGES
+        for file in job.files("tar", package)
         # systemd reads no users below /usr/local; the unit makes its own.
         if "/sysusers.d/" not in file.path
     ]
@@ -241,9 +317,9 @@ def list_parts(architectures, version, out, environment):
             tool, "cyclonedx", "--quiet", "--format", "json", "--spec-version", "1.5", "--target", architecture.target,
             "--override-filename", "parts", cwd=source, env=environment,
         )  # fmt: skip
-        for program, folder in zip(PROGRAMS, (source, source / "crates/lab"), strict=True):
+        for program, folder in PROGRAMS.items():
             path = out / f"{program}-{version}-{architecture.name}.cdx.json"
-            text = (folder / "parts.json").read_text()
+            text = (source / folder / "parts.json").read_text()
             path.write_text(text.replace(str(source), "/tidegate"))
             written.append(path)
     shutil.rmtree(source)
@@ -285,8 +361,8 @@ class Job:
     def environment(self):
         return os.environ | {"SOURCE_DATE_EPOCH": str(self.time), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
-    def files(self, package):
-        return files(package, self.programs, self.manual, self.config)
+    def files(self, kind, package):
+        return files(kind, package, self.programs, self.manual, self.config)
 
 
 def pack(arguments):
@@ -327,7 +403,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("architectures", nargs="*", metavar="ARCHITECTURE", help=", ".join(ARCHITECTURES))
     parser.add_argument("--formats", default=",".join(FORMATS), help="which of %(default)s")
-    parser.add_argument("--list", choices=("deb", "rpm", "tar"), help="print the paths of this package, and pack nothing")
+    parser.add_argument("--list", choices=("deb", "rpm", "tar"), help="print the paths of these packages, and pack nothing")
     parser.add_argument("--manual", type=Path, help="a folder of manual pages, instead of making them")
     parser.add_argument("--out", type=Path, default=OUT / "dist", help="where the packages go (target/packages/dist)")
     parser.add_argument("--version", help="another version than that of Cargo.toml, to try an upgrade")
@@ -341,8 +417,10 @@ def main():
     if wrong := set(arguments.architectures) - set(ARCHITECTURES):
         parser.error(f"unknown architecture {', '.join(sorted(wrong))}: choose from {', '.join(ARCHITECTURES)}")
     if arguments.list:
-        for file in files(arguments.list, Path("bin"), arguments.manual or OUT / "manual"):
-            print(f"{file.path}\t{file.mode:04o}\t{'config' if file.is_config else '-'}\t{file.source}")
+        for package in PACKAGES:
+            for file in files(arguments.list, package, Path("bin"), arguments.manual or OUT / "manual"):
+                kind = "config" if file.is_config else "-"
+                print(f"{package.name}\t{file.path}\t{file.mode:04o}\t{kind}\t{file.source}")
         return
     pack(arguments)
 

@@ -73,16 +73,16 @@ class Deb(Kind):
     name = "deb"
     tool = "yes | apt-get"
     others = ("rpm", "dnf", "zypper")
-    file = r"\./tidegate_([\d.]+)-1_s390x\.deb"
+    file = r"\./tidegate\*_([\d.]+)-1_s390x\.deb"
     # dpkg keeps a changed config, and lays the new one beside it.
     beside = "/etc/tidegate/config.toml.dpkg-dist"
     kept = "/etc/tidegate/config.toml"
     version = "dpkg-query --show --showformat '${Version}' tidegate"
-    remove = "yes | apt-get remove tidegate"
-    purge = "yes | apt-get purge tidegate"
+    remove = "yes | apt-get remove tidegate tidegate-lab tidegate-leases"
+    purge = "yes | apt-get purge tidegate tidegate-lab tidegate-leases"
 
     def path(self, version):
-        return f"/packages/tidegate_{version}-1_{self.architecture.deb}.deb"
+        return f"/packages/tidegate*_{version}-1_{self.architecture.deb}.deb"
 
     def filled_in(self, line):
         line = super().filled_in(line)
@@ -96,15 +96,15 @@ class Rpm(Kind):
     name = "rpm"
     tool = "rpm"
     others = ("apt-get",)
-    file = r"tidegate-([\d.]+)-1\.s390x\.rpm"
+    file = r"tidegate\*-([\d.]+)-1\.s390x\.rpm"
     beside = "/etc/tidegate/config.toml.rpmnew"
     kept = "/etc/tidegate/config.toml.rpmsave"
     version = "rpm --query --queryformat '%{VERSION}-%{RELEASE}' tidegate"
-    remove = "rpm --erase tidegate"
+    remove = "rpm --erase tidegate tidegate-lab tidegate-leases"
     purge = "rm -r /etc/tidegate /var/lib/tidegate* /var/lib/private/tidegate*"
 
     def path(self, version):
-        return f"/packages/tidegate-{version}-1.{self.architecture.name}.rpm"
+        return f"/packages/tidegate*-{version}-1.{self.architecture.name}.rpm"
 
 
 def make_packages(kind, out, *options):
@@ -165,9 +165,9 @@ def trial(kind, machine, *options):
             expect(machine.unit("is-enabled", unit) == "disabled", f"{unit} is not enabled")
         yield "nothing is started or enabled"
         expect("tidegate" in machine.does("getent passwd tidegate"), "the user exists")
-        machine.does("tidegate --version && tidegate check && tidegate-lab --version")
+        machine.does("tidegate --version && tidegate check && tidegate-lab --version && tidegate-leases --version")
         machine.does("systemd-analyze verify tidegate.service tidegate@any.service tidegate-lease-server.service")
-        machine.does("tidegate lease-server --check --config /usr/share/doc/tidegate/config.lease-server.toml.example")
+        machine.does("tidegate lease-server --check --config /usr/share/doc/tidegate-leases/config.lease-server.toml.example")
         yield "`tidegate check` accepts the config, systemd accepts the units"
         machine.does(kind.purge if kind.name == "deb" else kind.remove)
         rest = left(machine, before)
@@ -240,7 +240,7 @@ def foreign(architecture):
     root.mkdir()
     image = packages / f"tidegate-{OLD}-image.tar"
     run(
-        "skopeo", "copy", "--quiet", "--override-arch", architecture.image, f"oci-archive:{image}",
+        "skopeo", "copy", "--quiet", "--override-arch", architecture.image, f"oci-archive:{image}:{OLD}",
         f"dir:{root}/image", stdout=subprocess.DEVNULL,
     )  # fmt: skip
     manifest = json.loads((root / "image/manifest.json").read_text())

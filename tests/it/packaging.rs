@@ -126,7 +126,6 @@ fn every_file_that_the_build_reads_is_in_the_docker_context() {
         "Cargo.toml",
         "Cargo.lock",
         "build.rs",
-        "link/order.txt",
         "src/main.rs",
         "benches/quota.rs",
     ];
@@ -196,20 +195,19 @@ fn the_units_of_systemd_name_commands_and_paths_that_exist() {
         );
         assert!(!text.contains("Wants=time-sync"), "only where it is there");
         for line in text.lines().filter(|line| line.starts_with("Exec")) {
-            let Some((_, arguments)) = line.split_once("/usr/bin/tidegate ") else {
+            let Some((_, arguments)) = line.split_once("/usr/bin/") else {
                 assert_eq!(line, "ExecReload=/bin/kill -HUP $MAINPID");
                 continue;
             };
-            let command = arguments
-                .split(' ')
-                .next()
-                .expect("split gives one at least");
-            let help = process::Command::new(TIDEGATE)
-                .args([command, "--help"])
-                .output()
-                .expect("the binary runs");
-            assert!(help.status.success(), "{line}: no such command");
-            let help = String::from_utf8(help.stdout).expect("text");
+            let mut words = arguments.split(' ');
+            let program = words.next().expect("split gives one at least");
+            let command = words.next().expect("a command");
+            let mut definitions = manual::programs().into_iter();
+            let definition = definitions.find(|it| it.get_name() == program);
+            let definition = definition.unwrap_or_else(|| panic!("{line}: no such program"));
+            let help = definition.find_subcommand(command).cloned();
+            let help = help.map(|mut it| it.render_long_help().to_string());
+            let help = help.unwrap_or_else(|| panic!("{line}: no such command"));
             for option in arguments.split(' ').filter(|it| it.starts_with("--")) {
                 assert!(help.contains(option), "{line}: {command} has no {option}");
             }
@@ -342,17 +340,18 @@ fn every_command_has_a_manual_page_and_completions() {
 /// A line of `packaging/pack.py --list`.
 #[derive(Debug)]
 struct Installed {
+    package: String,
     path: String,
     mode: String,
     is_config: bool,
     source: PathBuf,
 }
 
-/// The contents of a package.
-fn installed(package: &str, manual: &Path) -> Vec<Installed> {
+/// The contents of the packages of a kind.
+fn installed(kind: &str, manual: &Path) -> Vec<Installed> {
     let listed = python()
         .arg("packaging/pack.py")
-        .args(["--list", package, "--manual"])
+        .args(["--list", kind, "--manual"])
         .arg(manual)
         .output()
         .expect("python3 runs");
@@ -360,10 +359,11 @@ fn installed(package: &str, manual: &Path) -> Vec<Installed> {
     let listed = String::from_utf8(listed.stdout).expect("text");
     let lines = listed.lines().map(|line| {
         let fields: Vec<_> = line.split('\t').collect();
-        let [path, mode, kind, source] = fields[..] else {
+        let [package, path, mode, kind, source] = fields[..] else {
             panic!("{line}");
         };
         Installed {
+            package: package.to_owned(),
             path: path.to_owned(),
             mode: mode.to_owned(),
             is_config: kind == "config",
@@ -410,7 +410,11 @@ fn the_packages_contain_what_the_units_and_the_shells_look_for() {
                     continue;
                 };
                 let program = rest.split(' ').next().expect("split gives one at least");
-                assert!(line.starts_with('#') || at(&format!("/usr/bin/{program}")).mode == "0755");
+                if !line.starts_with('#') {
+                    let program = at(&format!("/usr/bin/{program}"));
+                    assert_eq!(program.mode, "0755");
+                    assert_eq!(program.package, unit.package, "{line}");
+                }
             }
         }
         let sources: BTreeSet<_> = installed.iter().map(|file| file.source.clone()).collect();
