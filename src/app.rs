@@ -49,6 +49,7 @@ use self::metrics::Metrics;
 use self::now::TopCallers;
 use self::quotas::Quotas;
 pub use self::start_error::StartError;
+use crate::admin;
 use crate::admit::{self, Gate};
 use crate::call::Bind;
 use crate::callers::{BucketChange, Callers};
@@ -59,12 +60,13 @@ use crate::listen::threads::Threads;
 use crate::listen::{Connections, descriptors};
 use crate::pipeline::Pipeline;
 use crate::protocol::{Conversation, Stop, StreamDrain};
+#[cfg(feature = "otlp")]
+use crate::telemetry;
 use crate::telemetry::Logs;
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use crate::telemetry::log::filter;
 use crate::telemetry::spans::Spans;
-use crate::{admin, telemetry};
 
 /// How often counts are saved.
 const SAVE_EVERY: Duration = Duration::from_secs(10);

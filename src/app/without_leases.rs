@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate_leases::sharing::Settings;
+use tidegate_leases::sharing::SharingSettings;
 use tidegate_runtime::Clock;
 use tidegate_runtime::metric::Registry;
 
@@ -18,7 +18,7 @@ impl Coordination {
     }
 
     /// The config refuses `[coordinate]`, so there is nothing to apply.
-    pub(super) fn apply(&self, _: Option<&Settings>, _: &admit::Settings) {}
+    pub(super) fn apply(&self, _: Option<&SharingSettings>, _: &admit::Settings) {}
 
     pub(super) async fn keep_carrying(self: Arc<Self>) {}
 
