@@ -35,7 +35,7 @@ pub(crate) fn with_programs() -> &'static str {
             let built = fs::metadata(built).and_then(|it| it.modified());
             built.ok() < latest
         };
-        if !programs.iter().any(|name| is_old(&name)) {
+        if !programs.iter().any(is_old) {
             return;
         }
         let mut build = std::process::Command::new(env!("CARGO"));

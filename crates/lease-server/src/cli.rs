@@ -21,7 +21,7 @@ enum LeaseCommand {
     /// Run a capacity server: it shares one capacity among many clients
     Server(server::Arguments),
     /// Share leased capacity with programs on this machine, over HTTP and JSON
-    Agent(agent::Options),
+    Agent(Box<agent::Options>),
 }
 
 /// The definition of the command line, for its manual pages and completions.
@@ -42,6 +42,6 @@ pub fn main() -> ExitCode {
         LeaseCommand::Server(arguments) => {
             server::run(&arguments, wants_colours(&std::io::stderr()))
         }
-        LeaseCommand::Agent(options) => agent::run(options),
+        LeaseCommand::Agent(options) => agent::run(*options),
     }
 }
