@@ -39,15 +39,8 @@ pub(crate) fn with_programs() -> &'static str {
             return;
         }
         let mut build = std::process::Command::new(env!("CARGO"));
-        build.args([
-            "build",
-            "--quiet",
-            "-p",
-            "tidegate-lab",
-            "-p",
-            "tidegate-lease-server",
-            "--bins",
-        ]);
+        // Of the whole workspace, as the tests were built: other features would compile every library anew.
+        build.args(["build", "--quiet", "--workspace", "--bins"]);
         let status = build.current_dir(root).status().expect("cargo runs");
         assert!(status.success(), "{programs:?} are not built");
     });

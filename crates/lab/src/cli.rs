@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use tidegate_runtime::command::{note, printed, wants_colours};
+use tidegate_runtime::command::{note, wants_colours};
 
 use crate::{advise, audit, backend, bench, demo, plan, relay, simulate, top};
 
@@ -50,11 +50,7 @@ pub fn definition() -> clap::Command {
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(wrong) if wrong.use_stderr() => {
-            note(wrong.render());
-            return ExitCode::from(2);
-        }
-        Err(asked) => return printed(&asked.render().to_string(), ExitCode::SUCCESS),
+        Err(error) => return tidegate::cli::usage(&error),
     };
     match cli.command {
         Command::Top(arguments) => top::run(&arguments),
