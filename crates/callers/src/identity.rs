@@ -119,15 +119,15 @@ impl fmt::Debug for FieldSet {
 /// A call's client as the wire shows it. Any field may be absent, and an empty text is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity<'a> {
-    /// See [`Field::User`].
+    /// See [`IdentityField::User`].
     pub user: &'a str,
-    /// See [`Field::Originator`].
+    /// See [`IdentityField::Originator`].
     pub originator: &'a str,
-    /// See [`Field::Ip`].
+    /// See [`IdentityField::Ip`].
     pub ip: Option<IpAddr>,
-    /// See [`Field::UserAgent`].
+    /// See [`IdentityField::UserAgent`].
     pub user_agent: &'a str,
-    /// See [`Field::Listener`].
+    /// See [`IdentityField::Listener`].
     pub listener: &'a str,
 }
 

@@ -119,7 +119,7 @@ fn key_of(pattern: &Pattern) -> Box<[u8]> {
 }
 
 /// The bytes that an identity has where patterns of this shape demand some, in the order of
-/// [`Field`](crate::Field); `None` if it has too few.
+/// [`Field`](crate::IdentityField); `None` if it has too few.
 fn write_key(shape: &PatternShape, identity: &Identity<'_>, key: &mut Vec<u8>) -> Option<()> {
     key.clear();
     let [user, originator, ip, user_agent, listener] = *shape;

@@ -1,6 +1,6 @@
 //! Who is calling, and what it uses.
 //!
-//! - An [`Identity`] is what is known of the sender of a call. A caller is a row of the [`Table`],
+//! - An [`Identity`] is what is known of the sender of a call. A caller is a row of the [`CallerTable`],
 //!   with one or more [`Pattern`]s. A call belongs to every caller that it matches, the most specific
 //!   first. All of them count it, and one is charged: the most specific with a limit. The search ends
 //!   at an exempt caller.

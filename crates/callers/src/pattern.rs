@@ -57,20 +57,20 @@ pub struct Pattern {
 /// matches any value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PatternText<'a> {
-    /// See [`Field::User`].
+    /// See [`IdentityField::User`].
     pub user: &'a str,
-    /// See [`Field::Originator`].
+    /// See [`IdentityField::Originator`].
     pub originator: &'a str,
-    /// See [`Field::Ip`].
+    /// See [`IdentityField::Ip`].
     pub ip: &'a str,
-    /// See [`Field::UserAgent`].
+    /// See [`IdentityField::UserAgent`].
     pub user_agent: &'a str,
-    /// See [`Field::Listener`].
+    /// See [`IdentityField::Listener`].
     pub listener: &'a str,
 }
 
 impl<'a> From<[&'a str; 5]> for PatternText<'a> {
-    /// From the texts in the order of [`Field::ALL`].
+    /// From the texts in the order of [`IdentityField::ALL`].
     fn from([user, originator, ip, user_agent, listener]: [&'a str; 5]) -> Self {
         Self {
             user,

@@ -91,7 +91,7 @@ pub enum LastCall {
     /// Not that anybody knew.
     #[default]
     Never,
-    /// Before this run: the number that [`Table::restore`](crate::Table::restore) was given,
+    /// Before this run: the number that [`Table::restore`](crate::CallerTable::restore) was given,
     /// of which only the order counts.
     Earlier(u64),
     /// In this run.

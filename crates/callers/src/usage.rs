@@ -134,7 +134,7 @@ pub struct UsageNow {
     pub total: UsageTally,
     /// The cost of the most expensive single call.
     pub most_expensive: TokenCount,
-    /// The latest five minutes, hour and day, in the order of [`Span::ALL`].
+    /// The latest five minutes, hour and day, in the order of [`UsageSpan::ALL`].
     pub spans: [SpanUse; 3],
     /// The waits of delayed calls; `None` if none was delayed lately.
     pub waits: Option<WaitTimes>,
@@ -277,7 +277,7 @@ pub struct Usage {
     minutes: Ring<UsageCounts, MINUTE>,
     days: Ring<DayCounts, DAY_SLOT>,
     history: UsageHistory,
-    /// The most common functions of each span, in the order of [`Span::ALL`].
+    /// The most common functions of each span, in the order of [`UsageSpan::ALL`].
     common: [Halves<Top>; 3],
     waits: Halves<WaitCounts>,
 }

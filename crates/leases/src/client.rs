@@ -1,6 +1,6 @@
 //! A client of capacity servers: it waits until a shared resource may be used.
 //!
-//! A [`Client`] keeps one lease for each resource of its process, for any number of handles, and
+//! A [`LeaseClient`] keeps one lease for each resource of its process, for any number of handles, and
 //! renews them all together. A user of a resource never contacts a server and never waits for
 //! one: it reads the lease, which is a number and an end. After the end, [`AfterExpiry`] decides
 //! what may be used, for any behaviour of the servers.
@@ -113,7 +113,7 @@ impl LeaseClient {
         Self::with_clock(servers, options, Clock::start())
     }
 
-    /// A client with a given clock: a [`Share`] uses its moments.
+    /// A client with a given clock: a [`CapacityShare`] uses its moments.
     ///
     /// # Errors
     ///
@@ -236,7 +236,7 @@ impl LeaseClient {
         Ok(CapacityShare(shared))
     }
 
-    /// Waits until a lease of a [`Share`] has changed since the last call.
+    /// Waits until a lease of a [`CapacityShare`] has changed since the last call.
     pub async fn shares_changed(&self) {
         self.state.shares_changed.notified().await;
     }

@@ -2,14 +2,14 @@
 //!
 //! A node does not ask the store for each call. It draws a grant of tokens, spends it call by call,
 //! and draws the next grant before the last one is used up. The rest of a key's window is in the
-//! store as one versioned [`Record`], and every change of it is one compare-and-set. Drawing and
+//! store as one versioned [`StoredRecord`], and every change of it is one compare-and-set. Drawing and
 //! opening a new window are the same write, so no window is opened twice and no crash can come in
 //! between. A [`Ledger`] is the state of one key on one node: what it may spend now, when to draw,
 //! how much, and the result.
 //!
 //! The guarantee, whatever is lost, late, paused or killed: together, all nodes never spend more
 //! than the total in one window of the store's time, except in two modes that say so
-//! ([`Mode::Optimistic`], [`Away::Allow`]). It rests on four rules:
+//! ([`DrawMode::Optimistic`], `Away::Allow`). It rests on four rules:
 //!
 //! - Tokens exist only once the store has confirmed the write that took them from the record. An
 //!   outcome that is not known counts as not granted.

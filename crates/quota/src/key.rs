@@ -17,7 +17,7 @@ pub enum KeyError {
     /// Empty.
     #[error("a quota's key must not be empty")]
     Empty,
-    /// Longer than [`Key::BYTES_MAX`].
+    /// Longer than [`RecordKey::BYTES_MAX`].
     #[error("a quota's key must not be longer than {max} bytes, not {given}", max = RecordKey::BYTES_MAX)]
     TooLong {
         /// The length in bytes.

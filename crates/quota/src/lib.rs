@@ -177,7 +177,7 @@ pub trait QuotaStore: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Any except [`Error::Unknown`].
+    /// Any except [`StoreError::Unknown`].
     fn get<'a>(&'a self, key: &'a RecordKey) -> StoreCall<'a, Option<StoreEntry>>;
 
     /// Writes a key over the expected version; `None` for a key that must not exist. The store keeps
@@ -186,7 +186,7 @@ pub trait QuotaStore: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Any. If [`Error::is_open`], it may have been written, or may still be.
+    /// Any. If [`StoreError::is_open`], it may have been written, or may still be.
     fn compare_and_set<'a>(
         &'a self,
         key: &'a RecordKey,
@@ -208,7 +208,7 @@ pub trait QuotaStore: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Any except [`Error::Unknown`], when the key cannot be watched now.
+    /// Any except [`StoreError::Unknown`], when the key cannot be watched now.
     fn changed<'a>(&'a self, key: &'a RecordKey, since: Option<RecordVersion>)
     -> StoreCall<'a, ()>;
 
@@ -245,7 +245,7 @@ pub trait QuotaStore: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Any except [`Error::Unknown`].
+    /// Any except [`StoreError::Unknown`].
     fn configured<'a>(
         &'a self,
         key: &'a RecordKey,

@@ -1,8 +1,8 @@
 //! A small client of etcd v3, over gRPC with the messages of `proto/etcd.proto`.
 //!
 //! A call goes to the member that answered last. If a member does not answer within
-//! [`Settings::try_timeout`], the next one is asked, until [`Settings::deadline`]. A call that
-//! may have been applied is never sent again: it returns [`Error::Unknown`], and the caller finds
+//! [`EtcdSettings::try_timeout`], the next one is asked, until [`EtcdSettings::deadline`]. A call that
+//! may have been applied is never sent again: it returns [`EtcdError::Unknown`], and the caller finds
 //! out by reading. Leases are an exception, because an unknown lease expires by itself.
 
 mod connection;
@@ -171,7 +171,7 @@ impl EtcdClient {
     ///
     /// # Errors
     ///
-    /// Any except [`Error::Unknown`].
+    /// Any except [`EtcdError::Unknown`].
     pub async fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, EtcdError> {
         let mut found = self.range(&Range::key(key)).await?;
         Ok(found.entries.pop())
@@ -181,7 +181,7 @@ impl EtcdClient {
     ///
     /// # Errors
     ///
-    /// Any except [`Error::Unknown`].
+    /// Any except [`EtcdError::Unknown`].
     pub async fn range(&self, range: &Range) -> Result<RangeContents, EtcdError> {
         let request: proto::RangeRequest = range.clone().into();
         let reply: proto::RangeResponse = self
@@ -195,7 +195,7 @@ impl EtcdClient {
     ///
     /// # Errors
     ///
-    /// Any. After [`Error::Unknown`] and [`Error::Garbage`] it may have been written or not.
+    /// Any. After [`EtcdError::Unknown`] and [`EtcdError::Garbage`] it may have been written or not.
     pub async fn put(
         &self,
         key: &[u8],
@@ -214,7 +214,7 @@ impl EtcdClient {
     ///
     /// # Errors
     ///
-    /// Any. After [`Error::Unknown`] and [`Error::Garbage`] it may have been written or not.
+    /// Any. After [`EtcdError::Unknown`] and [`EtcdError::Garbage`] it may have been written or not.
     pub async fn swap(
         &self,
         key: &[u8],
@@ -233,7 +233,7 @@ impl EtcdClient {
     ///
     /// # Errors
     ///
-    /// Any except [`Error::Unknown`]: after a lost answer another lease is requested.
+    /// Any except [`EtcdError::Unknown`]: after a lost answer another lease is requested.
     pub async fn lease_grant(&self, time_to_live: Duration) -> Result<Lease, EtcdError> {
         let whole = time_to_live.as_secs() + u64::from(time_to_live.subsec_nanos() > 0);
         let request = proto::LeaseGrantRequest {
@@ -256,7 +256,7 @@ impl EtcdClient {
     ///
     /// # Errors
     ///
-    /// Any except [`Error::Unknown`].
+    /// Any except [`EtcdError::Unknown`].
     pub async fn lease_keep_alive(&self, id: i64) -> Result<Option<Duration>, EtcdError> {
         // A stream to etcd with this one message.
         let path = "/etcdserverpb.Lease/LeaseKeepAlive";
@@ -270,7 +270,7 @@ impl EtcdClient {
     ///
     /// # Errors
     ///
-    /// Any except [`Error::Unknown`].
+    /// Any except [`EtcdError::Unknown`].
     pub async fn lease_revoke(&self, id: i64) -> Result<bool, EtcdError> {
         let path = "/etcdserverpb.Lease/LeaseRevoke";
         let revoked: Result<proto::LeaseRevokeResponse, _> = self

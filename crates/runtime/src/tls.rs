@@ -2,7 +2,7 @@
 //!
 //! Every error says what is wrong with which certificate, and the cure: rustls names the check
 //! that failed, and a server only sends a number of an alert. Some alerts arrive after the
-//! handshake, with the first answer. So a [`Session`] explains the errors of its reads too.
+//! handshake, with the first answer. So a [`TlsSession`] explains the errors of its reads too.
 
 mod chain;
 mod explained;

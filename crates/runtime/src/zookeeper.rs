@@ -137,7 +137,7 @@ pub struct NodeValue {
 pub enum NodeWrite<'a> {
     /// Writes nothing, if the node has this number of writes.
     Check(&'a str, i32),
-    /// Writes a node, as [`Client::set`].
+    /// Writes a node, as [`ZooKeeperClient::set`].
     Set(&'a str, &'a [u8], i32),
     /// Writes a node over any earlier value.
     Put(&'a str, &'a [u8]),
@@ -230,7 +230,7 @@ impl ZooKeeperClient {
     ///
     /// # Errors
     ///
-    /// Any except [`Error::Unknown`].
+    /// Any except [`ZooKeeperError::Unknown`].
     pub async fn get(&self, path: &str) -> Result<Option<NodeValue>, ZooKeeperError> {
         let of = self.at(path, AccessKind::Read)?;
         of.error(match of.get().await {
@@ -243,7 +243,7 @@ impl ZooKeeperClient {
     ///
     /// # Errors
     ///
-    /// Any except [`Error::Unknown`].
+    /// Any except [`ZooKeeperError::Unknown`].
     pub async fn get_and_watch(
         &self,
         path: &str,
@@ -383,7 +383,7 @@ impl ZooKeeperClient {
     ///
     /// # Errors
     ///
-    /// Any except [`Error::Unknown`].
+    /// Any except [`ZooKeeperError::Unknown`].
     pub async fn children(&self, path: &str) -> Result<Vec<String>, ZooKeeperError> {
         let of = self.at(path, AccessKind::Read)?;
         let fields = WireFields::default().text(&of.path).flag(false);
@@ -400,7 +400,7 @@ impl ZooKeeperClient {
     ///
     /// # Errors
     ///
-    /// Any except [`Error::Unknown`].
+    /// Any except [`ZooKeeperError::Unknown`].
     pub async fn children_and_watch(
         &self,
         path: &str,

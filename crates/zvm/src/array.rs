@@ -69,7 +69,7 @@ pub enum BadArray {
 /// its tokens, that white space is removed.
 ///
 /// # Errors
-/// [`Malformed`], if it is not JSON, not a call, or does not fit.
+/// `Malformed`, if it is not JSON, not a call, or does not fit.
 pub fn parse(bytes: &[u8], bytes_max: usize) -> Result<ArrayCall, BadArray> {
     let text = std::str::from_utf8(bytes).map_err(|_| BadArray::NotUtf8)?;
     let text = text.trim_matches(is_space);
@@ -117,7 +117,7 @@ impl<'a> Elements<'a> {
     /// Reads sound JSON; [`parse`] also accepts what only Python does.
     ///
     /// # Errors
-    /// [`Malformed`], if it is not JSON or not a call.
+    /// `Malformed`, if it is not JSON or not a call.
     pub fn read(text: &'a str) -> Result<Self, BadArray> {
         Self::of(serde_json::from_str(text).map_err(|_| malformed(text))?)
     }

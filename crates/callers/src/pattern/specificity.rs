@@ -22,7 +22,7 @@ const _: () = assert!(8 * LITERAL_MAX <= u16::MAX as usize);
 /// How specific a pattern is; a greater value is more specific.
 ///
 /// More exact fields come first; then more literal bits; then, field by field in the order of
-/// [`Field`], exact before prefix before any, and more literal bits before fewer; then the lower
+/// [`IdentityField`], exact before prefix before any, and more literal bits before fewer; then the lower
 /// id. Lengths are in bits everywhere, so that text and addresses compare: a byte of text has 8,
 /// a network the length of its prefix, an exact address 32 or 128.
 ///

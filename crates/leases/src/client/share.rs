@@ -17,7 +17,7 @@ use super::ClientState;
 use super::demand::Peaks;
 use super::entitlement::{Allowance, Entitlement, capacity};
 
-/// The report of the user of a [`Share`].
+/// The report of the user of a [`CapacityShare`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ShareReport {
     /// The demand, including waiting calls.
@@ -28,7 +28,7 @@ pub struct ShareReport {
     pub in_use: f64,
 }
 
-/// A lease, for the user of a [`Share`].
+/// A lease, for the user of a [`CapacityShare`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShareLease {
     /// How much, from 0 up.

@@ -66,7 +66,7 @@ pub(super) struct ServerResource {
     /// The holders of safe shares.
     reserved: HashSet<Holder>,
     made: Timestamp,
-    /// The client that created it and for which it counts, see [`Bounds`](super::Bounds).
+    /// The client that created it and for which it counts, see [`Bounds`](super::ServerBounds).
     pub(super) maker: Option<RosterMember>,
     /// No lease ends before this.
     ends_from: Timestamp,

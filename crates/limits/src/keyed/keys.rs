@@ -55,7 +55,7 @@ pub type BucketKeys<K, C = MonotonicClock, S = RandomState> = Keys<TokenBucket, 
 /// ([`Pace::pool`](crate::pace::Pace::pool)): two operations by default.
 pub type PacedKeys<K, C = MonotonicClock, S = RandomState> = Keys<Pacer, K, C, S>;
 
-/// Limits every key of a set by the same rule, each for itself. A key takes the [`Keyed::State`] of its
+/// Limits every key of a set by the same rule, each for itself. A key takes the [`KeyedLimiter::State`] of its
 /// limiter, and what a map from keys to `u32` takes.
 ///
 /// At most `keys_max` keys are remembered. At that number, idle keys are forgotten: those whose

@@ -24,7 +24,7 @@ const ALONE_MAX: u32 = 6;
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
-/// A quota as configured. [`Rule::check`] takes it.
+/// A quota as configured. [`WindowRule::check`] takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleSettings {
     /// The total that all nodes together may spend in one window; 0 blocks the key.   tokens

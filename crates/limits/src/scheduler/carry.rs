@@ -2,7 +2,7 @@
 //! process before this one left.
 //!
 //! A process that begins with nothing would admit the whole of each window again, beside what the one before admitted
-//! within the same window. So the one before notes what it does ([`Scheduler::departures`], [`Hold::place`]), and this
+//! within the same window. So the one before notes what it does (`Scheduler::departures`, [`Hold::place`]), and this
 //! one counts it. What is carried can exceed a limit, as after a reload; then calls wait until it fits.
 
 use alloc::vec::Vec;

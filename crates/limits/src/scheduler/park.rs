@@ -3,7 +3,7 @@
 //! A flow contains the calls of one caller and class that meet the same limits. Only the first of
 //! them, its head, is ever asked. A flow with a head is either ready to be asked, or parked at the
 //! limit, bucket or quota that bars its head. There it waits in the order of that limit
-//! ([`Order`](crate::queue::fair::Order)). Only the first flow of an order is asked again when
+//! ([`Order`](crate::queue::fair::FairOrder)). Only the first flow of an order is asked again when
 //! something changes there: a release, a supply, or the moment it opens. Flows behind it have a
 //! later turn and may not draw before it. When the first flow leaves, for any reason, the next one
 //! is asked.

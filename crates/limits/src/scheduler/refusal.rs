@@ -10,7 +10,7 @@ pub struct Refusal {
     pub limit: Option<Arc<str>>,
     /// Why.
     pub reason: RefusalReason,
-    /// When to retry: at least one millisecond. Has no meaning for [`Reason::NeverPossible`].
+    /// When to retry: at least one millisecond. Has no meaning for [`RefusalReason::NeverPossible`].
     ///
     /// If starts are predicted ([`foresee`](crate::Scheduler::foresee)), a call that the queue or its deadline
     /// refused may come back when it would start behind the waiting calls of its own caller, and if the queue is

@@ -33,7 +33,7 @@ impl<T> Scheduler<T> {
     /// asked. With `max: 0` that is every call that meets the limit. To close a limit for a while,
     /// keep its `max` and use [`supply`](Self::supply) with a capacity of 0: then its calls wait.
     ///
-    /// [`Reason::NeverPossible`]: crate::scheduler::Reason::NeverPossible
+    /// [`Reason::NeverPossible`]: crate::scheduler::RefusalReason::NeverPossible
     ///
     /// Supplies stay in force. Classes are found by name. Calls of a removed class join the end of
     /// the last class.

@@ -2,7 +2,7 @@
 //!
 //! ZooKeeper has nodes that end by themselves, but only servers that are started with
 //! `zookeeper.extendedTypesEnabled` take them. So the member with the first name looks at every
-//! record now and then, and removes those that need not be kept ([`Record::kept_until`]). While no
+//! record now and then, and removes those that need not be kept (`Record::kept_until`). While no
 //! sidecar runs, nothing is removed.
 //!
 //! Each removal counts up the node `swept` in the same transaction. While any member does not check

@@ -78,7 +78,7 @@ pub struct RangeContents {
     pub entries: Vec<KeyValue>,
 }
 
-/// The result of [`Client::swap`](super::Client::swap).
+/// The result of [`Client::swap`](super::EtcdClient::swap).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySwap {
     /// The key was written, as this revision.

@@ -56,7 +56,7 @@ pub enum WatchEvent {
     },
 }
 
-/// Follows changes. See [`Client::watch`].
+/// Follows changes. See [`EtcdClient::watch`].
 #[derive(Debug)]
 pub struct EtcdWatch {
     client: EtcdClient,
@@ -97,7 +97,7 @@ impl EtcdWatch {
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] and [`Error::Unauthenticated`], where a retry does not help; the next
+    /// [`EtcdError::Refused`] and [`EtcdError::Unauthenticated`], where a retry does not help; the next
     /// call tries again nevertheless.
     pub async fn next(&mut self) -> Result<WatchEvent, EtcdError> {
         loop {

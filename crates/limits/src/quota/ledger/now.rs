@@ -86,9 +86,9 @@ counts! {
     refused
     /// Calls that were not covered, and had to wait for a draw or for a window.
     missed
-    /// Tokens that are never paid ([`Away::Allow`](crate::quota::Away::Allow)).
+    /// Tokens that are never paid (`Away::Allow`).
     allowed
-    /// Tokens that were owed at a window's end ([`Mode::Optimistic`](crate::quota::Mode::Optimistic)).
+    /// Tokens that were owed at a window's end ([`Mode::Optimistic`](crate::quota::DrawMode::Optimistic)).
     overshot
 }
 

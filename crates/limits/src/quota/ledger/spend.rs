@@ -57,9 +57,9 @@ pub struct Payment {
     pub safe: u64,
     /// How often that share had been renewed.
     pub share: u64,
-    /// Tokens that the next draw must pay ([`Mode::Optimistic`]).
+    /// Tokens that the next draw must pay ([`DrawMode::Optimistic`]).
     pub owed: u64,
-    /// Tokens that are never paid ([`Away::Allow`]).
+    /// Tokens that are never paid (`Away::Allow`).
     pub allowed: u64,
 }
 
