@@ -9,21 +9,21 @@ use std::vec::Vec;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::shared::{Shared, Turn};
+use super::shared::{SharedPacer, WaiterTurn};
 use crate::pace::{BurstRatio, Pace, Rate};
 use crate::time::Timestamp;
 
 /// A thousand a second: an operation a millisecond, and two fit into the pool.
-fn shared() -> Arc<Shared> {
+fn shared() -> Arc<SharedPacer> {
     let pace = Pace::new(Rate::new(1000.0).expect("a rate"), BurstRatio::STRICT);
-    Arc::new(Shared::new(pace, 4, Timestamp::ZERO))
+    Arc::new(SharedPacer::new(pace, 4, Timestamp::ZERO))
 }
 
 fn millis(millis: u64) -> Timestamp {
     Timestamp::ZERO + Duration::from_millis(millis)
 }
 
-fn try_acquire(shared: &Shared, now: Timestamp) -> bool {
+fn try_acquire(shared: &SharedPacer, now: Timestamp) -> bool {
     let cost = shared.cost(1).expect("one may go");
     shared.claim(cost)
         || (shared.not_surely_in_vain(cost, now).is_ok()
@@ -31,7 +31,7 @@ fn try_acquire(shared: &Shared, now: Timestamp) -> bool {
 }
 
 /// All that has flowed in by then is granted or still there.
-fn nothing_is_lost(shared: &Shared, now: Timestamp, granted: usize) {
+fn nothing_is_lost(shared: &SharedPacer, now: Timestamp, granted: usize) {
     let look = shared.look(now);
     assert_eq!(look.granted, granted as f64);
     let passed = now.since(Timestamp::ZERO) + Duration::from_millis(1);
@@ -139,7 +139,7 @@ fn a_waiting_call_is_not_passed_and_can_leave_at_any_moment() {
         let passing = thread::spawn(move || try_acquire(&other, millis(1)));
         let turn = shared.turn(ticket, Waker::noop(), millis(1));
         assert!(
-            matches!(turn, Turn::Ended(Ok(()))),
+            matches!(turn, WaiterTurn::Ended(Ok(()))),
             "the operation is for who came first"
         );
         assert!(!passing.join().expect("it ends"));
