@@ -6,8 +6,8 @@ use libfuzzer_sys::fuzz_target;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use tidegate_zvm::array::parse;
-use tidegate_zvm::framer::{Framed, Framer};
-use tidegate_zvm::reply::{Ending, overall_rc, read};
+use tidegate_zvm::framer::{FrameStatus, Framer};
+use tidegate_zvm::reply::{ReplyEnding, overall_rc, read};
 
 fuzz_target!(|input: (&[u8], &[u8], u16)| {
     let (args, kwargs, bytes_max) = input;
@@ -19,7 +19,7 @@ fuzz_target!(|input: (&[u8], &[u8], u16)| {
 
 fn check(bytes: &[u8], bytes_max: usize) {
     if overall_rc(bytes).is_some() && depth_max(bytes) < 64 && std::str::from_utf8(bytes).is_ok() {
-        assert_ne!(read(bytes), Ending::Cut);
+        assert_ne!(read(bytes), ReplyEnding::Cut);
     }
     let is_json = std::str::from_utf8(bytes)
         .is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
@@ -38,7 +38,7 @@ fn check(bytes: &[u8], bytes_max: usize) {
             assert!(args.get().starts_with('[') && kwargs.get().starts_with('{'));
             assert_eq!(without_space(&call.bytes), without_space(bytes));
             if depth_max(bytes) < 64 {
-                let end = Framed::End(call.bytes.len());
+                let end = FrameStatus::End(call.bytes.len());
                 assert_eq!(Framer::new(bytes.len() + 1).push(&call.bytes), end);
             }
         }

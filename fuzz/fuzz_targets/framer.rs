@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use serde::de::IgnoredAny;
 use serde_json::Deserializer;
-use tidegate_zvm::framer::{Framed, Framer, Misframed};
+use tidegate_zvm::framer::{FrameError, FrameStatus, Framer};
 
 fuzz_target!(|input: (Vec<u8>, Vec<u8>, u16)| {
     let (lengths, bytes, bytes_max) = input;
@@ -24,18 +24,18 @@ fuzz_target!(|input: (Vec<u8>, Vec<u8>, u16)| {
     let mut values = Deserializer::from_str(text).into_iter::<IgnoredAny>();
     if let Some(Ok(_)) = values.next() {
         match whole {
-            Framed::End(end) => assert_eq!(end, values.byte_offset()),
-            Framed::Bad(why) => assert_eq!(why, Misframed::TooDeep),
-            Framed::More => panic!("serde_json saw the end at {}", values.byte_offset()),
+            FrameStatus::End(end) => assert_eq!(end, values.byte_offset()),
+            FrameStatus::Bad(why) => assert_eq!(why, FrameError::TooDeep),
+            FrameStatus::More => panic!("serde_json saw the end at {}", values.byte_offset()),
         }
     }
 });
 
-fn in_pieces(mut framer: Framer, bytes: &[u8], lengths: &[u8]) -> Framed {
+fn in_pieces(mut framer: Framer, bytes: &[u8], lengths: &[u8]) -> FrameStatus {
     let mut framed = framer.push(&[]);
     let mut rest = bytes;
     let mut lengths = lengths.iter().cycle();
-    while framed == Framed::More && !rest.is_empty() {
+    while framed == FrameStatus::More && !rest.is_empty() {
         // Empty pieces are allowed, but one piece must make progress.
         let length = lengths
             .next()

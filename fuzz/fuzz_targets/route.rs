@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tidegate_zvm::functions::function;
-use tidegate_zvm::routes::{BodyRule, Routed, route};
+use tidegate_zvm::routes::{BodyRule, RouteMatch, route};
 
 fuzz_target!(|input: (u8, &str, &[u8])| {
     let (method, path, body) = input;
@@ -17,9 +17,9 @@ fuzz_target!(|input: (u8, &str, &[u8])| {
         _ => "PATCH",
     };
     match route(method, path) {
-        Routed::Function(name, _) => assert!(function(name).is_some()),
-        Routed::ReadBody(rule, _) => check_body(rule, body),
-        Routed::Unlimited | Routed::Other => {}
+        RouteMatch::Function(name, _) => assert!(function(name).is_some()),
+        RouteMatch::ReadBody(rule, _) => check_body(rule, body),
+        RouteMatch::Unlimited | RouteMatch::Other => {}
     }
     for rule in [
         BodyRule::Action,
