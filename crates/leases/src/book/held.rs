@@ -45,7 +45,7 @@ use super::{Band, Capacity, Holder, HolderReport, Lease, Terms};
 /// ```
 /// use std::time::Duration;
 /// use tidegate_limits::Timestamp;
-/// use tidegate_leases::book::{Band, Book, Capacity, Report, Holder, Split, Terms};
+/// use tidegate_leases::book::{Band, Book, Capacity, Holder, HolderReport, Split, Terms};
 ///
 /// let mut book = Book::new(Terms {
 ///     capacity: Capacity::new(120.0)?,
@@ -61,7 +61,7 @@ use super::{Band, Capacity, Holder, HolderReport, Lease, Terms};
 ///         clients: 1.try_into().unwrap(),
 ///         wants: Capacity::new(wants)?,
 ///     }];
-///     let report = Report { bands: &bands, has: Capacity::ZERO };
+///     let report = HolderReport { bands: &bands, has: Capacity::ZERO };
 ///     let lease = book.ask(Timestamp::ZERO, Holder(holder), report, None);
 ///     Ok(lease.capacity.get())
 /// };

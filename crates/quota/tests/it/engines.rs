@@ -379,6 +379,9 @@ async fn nothing_confirmed_is_lost(
                         known = entry(version, &text);
                         done += 1;
                         tell.send_modify(|count| *count += 1);
+                        // A node draws a few times a second. At full speed these four would keep each other, and the
+                        // news of a fail-over, waiting for a processor.
+                        tokio::time::sleep(Duration::from_millis(1)).await;
                     }
                     Ok(SwapResult::Conflict(stands)) => known = stands,
                     Err(error) => {
