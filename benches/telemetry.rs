@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use tidegate::app::access::{AccessLine, Started};
+use tidegate::app::access::AccessLine;
 use tidegate::app::metrics::Metrics;
 use tidegate::call::claim::{Charged, Counted, Deadline};
 use tidegate::call::{Claim, Dialect, Identity, NoObserver, Origin, Peer, Record, Verdict};
@@ -84,7 +84,7 @@ fn main() {
             waited: Some(Duration::from_micros(12_345)),
             backend: Some(Duration::from_micros(50_107)),
         },
-        started: &Started::new(at),
+        started_us: 1_795_000_000_000_000,
     };
     let start = |look| AccessLog::start(io::sink(), look).expect("a thread");
     let off = start(Look::Json);

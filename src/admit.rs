@@ -61,7 +61,7 @@ use self::shadow::Over;
 pub use self::shown::WaitingNow;
 use self::waiting::Told;
 pub use self::waiting::{Asked, Place, Waiting};
-use crate::call::steps::{AskedAs, What};
+use crate::call::steps::{ReplayFacts, StepKind};
 use crate::call::{Destination, Fault, Generation, Record, Role};
 use crate::telemetry::log;
 
@@ -123,6 +123,7 @@ impl Gate {
                 at_gate.tie = Tie::Follows(ask.target);
             }
             let name = Arc::clone(&state.classes[class.0 as usize].name);
+            let keeps_steps = state.keeps_steps;
             let Claimed {
                 caller,
                 weight,
@@ -147,18 +148,20 @@ impl Gate {
             // With the answer, if that is there at once.
             let note_asked = |is_admitted: bool| {
                 record.note(|facts| {
-                    facts.asked = Some(AskedAs {
-                        destination: backend,
-                        class: name,
-                        weight,
-                        tokens,
-                        bucket,
-                        quotas,
-                        deadline: deadline.unwrap_or(Timestamp::MAX),
-                    });
-                    facts.step(now, What::Asked);
+                    facts.destination = Some(backend);
+                    if keeps_steps {
+                        facts.replay = Some(Box::new(ReplayFacts {
+                            weight,
+                            tokens,
+                            bucket,
+                            quotas,
+                            deadline,
+                            steps: Vec::with_capacity(5),
+                        }));
+                        facts.step(now, StepKind::Asked(name));
+                    }
                     if is_admitted {
-                        facts.step(now, What::Admitted);
+                        facts.step(now, StepKind::Admitted);
                         facts.admitted = Some(now);
                     }
                 });
@@ -180,7 +183,7 @@ impl Gate {
             let ticket = submitted.map_err(|(refusal, _)| {
                 let would = state.observing.over(now, at_gate.shadowed, Over::Refused);
                 record.note(|facts| {
-                    facts.step(now, What::Refused);
+                    facts.step(now, StepKind::Refused);
                     facts.set_would(would);
                 });
                 refusal
@@ -226,13 +229,13 @@ impl Gate {
             )
         });
         let what = match told {
-            Some(_) => What::Requeued,
-            None => What::GivenBack,
+            Some(_) => StepKind::Requeued,
+            None => StepKind::GivenBack,
         };
         call.record.note(|facts| {
             facts.step(now, what);
             if extended.is_some() {
-                facts.step(now, What::deadline(extended));
+                facts.step(now, StepKind::Deadline(extended.map(Timestamp::as_nanos)));
             }
             if told.is_none() {
                 facts.set_would(would);

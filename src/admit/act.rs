@@ -15,7 +15,7 @@ use super::acting::{
 use super::journal::Given;
 use super::policy;
 use super::queue::{Lane, State, Waiter};
-use crate::call::steps::What;
+use crate::call::steps::StepKind;
 use crate::call::{Destination, Record};
 
 /// A backend that was down for less time comes back without a ramp: one refused connect is no
@@ -260,7 +260,7 @@ impl State {
             lane.move_deadlines(|waiter: &mut Waiter, deadline| {
                 let new = moved(deadline);
                 if let Some(record) = waiter.record.upgrade() {
-                    record.note(|facts| facts.step(now, What::Deadline(new)));
+                    record.note(|facts| facts.step(now, StepKind::Deadline(Some(new.as_nanos()))));
                     records.push(record);
                 }
                 new

@@ -14,7 +14,7 @@ use tidegate_limits::{Caller, Fill, Tokens};
 use super::Gate;
 use super::journal::Given;
 use crate::call::claim::Charged;
-use crate::call::steps::What;
+use crate::call::steps::StepKind;
 use crate::call::{Identity, Quota};
 
 impl Gate {
@@ -43,7 +43,7 @@ impl Gate {
                 let caller = call.caller;
                 let to = *known.entry(caller).or_insert_with(|| reroute(caller));
                 if let Some(record) = waiter.record.upgrade() {
-                    record.note(|facts| facts.step(now, What::bucket(to)));
+                    record.note(|facts| facts.step(now, StepKind::Bucket(to.map(|to| to.0))));
                     records.push(record);
                 }
                 Some(to)
@@ -77,7 +77,7 @@ impl Gate {
                         && claim.charged != *charged
                     {
                         claim.charged = charged.clone();
-                        facts.step(now, What::bucket(bucket));
+                        facts.step(now, StepKind::Bucket(bucket.map(|to| to.0)));
                     }
                     bucket
                 });

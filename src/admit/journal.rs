@@ -1,5 +1,5 @@
-//! Everything that the scheduler of limited calls is given besides calls: with it and the steps in
-//! the access lines, a replay takes every decision again.
+//! Everything that the scheduler of limited calls is given besides calls: with it and the steps of
+//! calls, a replay takes every decision again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,9 +112,11 @@ impl Given<'_> {
 }
 
 impl Gate {
-    /// Notes everything there from now on.
-    pub fn keep_journal(&self, journal: Arc<dyn Journal>) {
-        self.queue.lock().journal = Some(journal);
+    /// Notes everything there from now on. `keeps_steps` lets each call note its steps for a replay.
+    pub fn keep_journal(&self, journal: Arc<dyn Journal>, keeps_steps: bool) {
+        let mut state = self.queue.lock();
+        state.journal = Some(journal);
+        state.keeps_steps = keeps_steps;
     }
 
     /// Looks at what the journal knows, at an instant that is not before any change.

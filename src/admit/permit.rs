@@ -11,7 +11,7 @@ use super::promote::Ending;
 use super::queue::{Lane, Queue, State};
 use super::shadow::{Over, ShadowId};
 use crate::call::claim::{self, Settling};
-use crate::call::steps::What;
+use crate::call::steps::StepKind;
 use crate::call::{Destination, Generation, Record, Slot, Verdict};
 
 /// A worker and a share of every limit. Given back undrawn if dropped before the call was
@@ -104,7 +104,8 @@ impl Permit {
         });
         let measured = settled.map(|settled| claim::drawn(settled.charged));
         call.record.note(|facts| {
-            facts.step(now, What::ended(outcome, measured));
+            facts.outcome = Some(outcome);
+            facts.step(now, StepKind::Ended(outcome, measured));
             if settled.is_some() {
                 facts.rare_mut().settled = settled;
             }
@@ -148,7 +149,7 @@ impl Slot for Permit {
             now
         });
         call.record.note(|facts| {
-            facts.step(now, What::Sent);
+            facts.step(now, StepKind::Sent);
             facts.sent = Some(now);
         });
         call.queue.sent.fetch_add(1, Ordering::Relaxed);
@@ -164,7 +165,7 @@ impl Slot for Permit {
             observing.replied(now, call.shadowed, self.admitted);
             now
         });
-        call.record.note(|facts| facts.step(now, What::Replied));
+        call.record.note(|facts| facts.step(now, StepKind::Replied));
     }
 
     fn finish(mut self, outcome: Outcome) -> Instant {
@@ -183,7 +184,7 @@ impl Drop for Permit {
                 (now, would)
             });
             call.record.note(|facts| {
-                facts.step(now, What::GivenBack);
+                facts.step(now, StepKind::GivenBack);
                 facts.set_would(would);
                 facts.draws_no_quota();
             });

@@ -16,7 +16,7 @@ use std::time::Duration;
 use foldhash::HashMap;
 use tidegate_limits::{Ticket, Timestamp};
 
-use crate::call::steps::What;
+use crate::call::steps::StepKind;
 use crate::call::{Record, Role};
 
 /// The most guests. Beyond it, the least recently used one is forgotten.
@@ -202,7 +202,7 @@ impl Promoted {
         };
         record.note(|facts| {
             facts.class = Arc::clone(class);
-            facts.step(now, What::Class(Box::new(Arc::clone(class))));
+            facts.step(now, StepKind::Class(Arc::clone(class)));
         });
         self.records.push(record);
     }

@@ -85,11 +85,13 @@ pub(super) struct State {
     pub(super) seed: u64,
     /// Where everything is noted that a replay needs besides the calls.
     pub(super) journal: Option<Arc<dyn Journal>>,
+    /// Whether each call notes its steps for a replay.
+    pub(super) keeps_steps: bool,
     /// What the limits that only observe would do.
     pub(super) observing: Observing,
 }
 
-/// The most postponements of one call that its access line shows. With the default times, a call
+/// The most postponements of one call that its line for a replay shows. With the default times, a call
 /// that waits for two minutes has fewer.
 pub const POSTPONED_MAX: usize = 256;
 
@@ -110,9 +112,15 @@ pub(super) struct Waiter {
 
 impl Waiter {
     /// Chooses how long it is set aside.
-    fn set_aside(&mut self, now: Timestamp, jitter: Jitter, random: u64) -> Duration {
+    fn set_aside(
+        &mut self,
+        now: Timestamp,
+        jitter: Jitter,
+        random: u64,
+        keeps_steps: bool,
+    ) -> Duration {
         let aside = jitter.draw(now, random);
-        if self.postponed.len() < POSTPONED_MAX {
+        if keeps_steps && self.postponed.len() < POSTPONED_MAX {
             self.postponed.push((now, aside));
         }
         aside
@@ -175,6 +183,7 @@ impl Queue {
             seed,
             phase,
             journal: None,
+            keeps_steps: false,
         };
         Self {
             clock,
@@ -487,12 +496,13 @@ impl State {
         let asks = calls.waiting() > 0 || calls.has_due_quotas(now);
         let mut is_silent = self.is_beside && asks;
         let entropy = &mut self.entropy;
+        let keeps_steps = self.keeps_steps;
         let peak = &mut self.peak;
         for (lane, is_limited) in self.lanes.iter_mut().zip([true, false]) {
             loop {
                 let aside = &mut |waiter: &mut Waiter, jitter| {
                     is_silent &= !is_limited;
-                    waiter.set_aside(now, jitter, entropy.next_u64())
+                    waiter.set_aside(now, jitter, entropy.next_u64(), keeps_steps)
                 };
                 match lane.next_with(now, aside) {
                     Step::Run {

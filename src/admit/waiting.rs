@@ -15,7 +15,7 @@ use super::promote::{Ending, Follower, Promoted, guest_of};
 use super::queue::{BEAT, Lane, Queue, State, Turn, draining};
 use super::settings::USER;
 use super::shadow::Over;
-use crate::call::steps::What;
+use crate::call::steps::StepKind;
 use crate::call::{Destination, Facts, Record, Refusal, Would};
 
 /// The answer to a call that asks, under the lock.
@@ -66,7 +66,7 @@ impl AtGate {
                     || waited.delays.longest().is_some();
                 self.record.note(|facts| {
                     note_postponed(facts, postponed);
-                    facts.step(at, What::Admitted);
+                    facts.step(at, StepKind::Admitted);
                     facts.admitted = Some(at);
                     facts.start_error = waited.foreseen.map(|(since, starts)| {
                         let wait = at.since(since).max(LEAST_WAIT);
@@ -103,7 +103,7 @@ impl AtGate {
     fn note_end(
         &self,
         at: Timestamp,
-        what: What,
+        what: StepKind,
         postponed: Vec<(Timestamp, Duration)>,
         delays: Delays,
         would: Option<Would>,
@@ -122,15 +122,18 @@ const LEAST_WAIT: Duration = Duration::from_millis(50);
 
 fn note_postponed(facts: &mut Facts, postponed: Vec<(Timestamp, Duration)>) {
     for (at, aside) in postponed {
-        facts.step(at, What::Postponed(at + aside));
+        facts.step(
+            at,
+            StepKind::Postponed(u64::try_from(aside.as_nanos()).unwrap_or(u64::MAX)),
+        );
     }
 }
 
 /// How a call ended that got no turn.
-fn ended_by(refusal: Option<&tidegate_limits::scheduler::Refusal>) -> What {
+fn ended_by(refusal: Option<&tidegate_limits::scheduler::Refusal>) -> StepKind {
     match refusal {
-        Some(_) => What::Expired,
-        None => What::Evicted,
+        Some(_) => StepKind::Expired,
+        None => StepKind::Evicted,
     }
 }
 
@@ -170,9 +173,9 @@ impl Waiting {
         });
         if let Some((now, class)) = changed {
             call.record.note(|facts| {
-                facts.step(now, What::deadline(deadline));
+                facts.step(now, StepKind::Deadline(deadline.map(Timestamp::as_nanos)));
                 if let Some(class) = class {
-                    facts.step(now, What::Class(Box::new(class)));
+                    facts.step(now, StepKind::Class(class));
                 }
             });
         }
@@ -251,8 +254,8 @@ impl Drop for Waiting {
                     ..
                 }) => {
                     lane.give_back(now, hold);
-                    call.record.note(|facts| facts.step(at, What::Admitted));
-                    (now, What::GivenBack, postponed, waited.delays)
+                    call.record.note(|facts| facts.step(at, StepKind::Admitted));
+                    (now, StepKind::GivenBack, postponed, waited.delays)
                 }
                 Ok(Turn::No {
                     refusal,
@@ -267,7 +270,7 @@ impl Drop for Waiting {
                 Err(_) => {
                     let waited = lane.waited(now, ticket).unwrap_or_default();
                     let waiter = lane.cancel(now, ticket).unwrap_or_default();
-                    (now, What::Left, waiter.postponed, waited.delays)
+                    (now, StepKind::Left, waiter.postponed, waited.delays)
                 }
             }
         });

@@ -133,7 +133,7 @@ fn gate_of(config: &Config, callers: &Callers, journal: &Arc<Journal>, clock: Cl
     let limits = with_costs(&config.admit, callers);
     let gate = Gate::new(&limits, clock);
     journal.started(&gate, config, &limits);
-    gate.keep_journal(Arc::clone(journal) as _);
+    gate.keep_journal(Arc::clone(journal) as _, journal.keeps_replay());
     gate
 }
 
@@ -177,5 +177,6 @@ fn access_log(config: &Config, logs: Option<&Logs>) -> Result<Arc<AccessLog>, St
         None => AccessLog::start(io::sink(), Look::Json).map_err(StartError::Log)?,
     };
     access.switch(config.telemetry.access && logs.is_some());
-    Ok(Arc::new(access))
+    let keeps_replay = config.telemetry.replay && logs.is_some();
+    Ok(Arc::new(access.with_replay(keeps_replay)))
 }

@@ -1,333 +1,416 @@
-//! The lines of the gate: what the scheduler is given besides calls. With them and the access lines,
+//! The lines of the gate: what the scheduler is given besides calls. With them and the steps of calls,
 //! a replay takes every decision again (docs/reference/access-log.md).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde_json::{Value, json};
 use tidegate_limits::Timestamp;
-use tidegate_limits::call::QuotaKey;
+use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::quota::{self, StoreReply, StoreTime, StoredRecord};
 use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, OnExcess, Settlement, Supplier, Supply, SupplyShare,
+    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Settlement, Supplier, Supply,
+    SupplyShare,
 };
+use tidegate_record::digits::micros;
+use tidegate_record::kind::{BucketFields, BucketFigures, PacedCost};
+use tidegate_record::{GateEvent, GateRecord};
 use tidegate_runtime::{Clock, lock};
 
 use super::metrics::Metrics;
 use crate::admit::{self, Gate, Given, Settings};
 use crate::call::Would;
 use crate::config::{self, Config};
-use crate::telemetry::access::{AccessLog, Utc, Written};
+use crate::telemetry::access::{AccessLog, Written};
 
 /// The longest line with a config in it.   bytes
 ///
 /// The journal of systemd cuts a line of more than 48 KiB in two (`LineMax=`), its priority included.
-/// Readers of the log take lines of up to 64 KiB.
 const LINE_BYTES_MAX: usize = (48 << 10) - 16;
 
 /// The most lines that a checkpoint repeats. With more, a replay needs the log since the start.
 const REPEATED_MAX: usize = 1000;
 
-/// Writes the lines of the gate, while the log of calls is on.
+/// Writes the lines of the gate: those with a config while the log of calls is on, and the others with `log.replay`.
 pub(super) struct Journal {
     access: Arc<AccessLog>,
     clock: Clock,
+    started_us: u64,
     metrics: Arc<Metrics>,
-    /// The values in force besides the config, by event and subject.
-    in_force: Mutex<BTreeMap<(&'static str, String), Value>>,
+    /// What is in force besides the config: the fields of its line, by event and what it is about.
+    in_force: Mutex<BTreeMap<(GateEvent, String), Vec<u8>>>,
+}
+
+/// Microseconds since the epoch.
+pub(super) fn since_epoch_us(at: SystemTime) -> u64 {
+    micros(at.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
 impl Journal {
     pub(super) fn new(access: Arc<AccessLog>, clock: Clock, metrics: Arc<Metrics>) -> Self {
         Self {
             access,
+            started_us: since_epoch_us(clock.started()),
             clock,
             metrics,
             in_force: Mutex::default(),
         }
     }
 
+    /// Whether everything is noted that a replay needs.
+    pub(super) fn keeps_replay(&self) -> bool {
+        self.access.keeps_replay()
+    }
+
     /// The process has started with this config.
     pub(super) fn started(&self, gate: &Gate, config: &Config, limits: &Settings) {
-        let fields = Self::config(gate, config, limits);
-        self.write(Timestamp::ZERO, "start", fields);
+        self.configured(Timestamp::ZERO, GateEvent::Start, gate, config, limits);
     }
 
     /// The limits of this config are in force from this instant on.
     pub(super) fn reloaded(&self, at: Timestamp, gate: &Gate, config: &Config, limits: &Settings) {
-        let fields = Self::config(gate, config, limits);
-        self.write(at, "reload", fields);
+        self.configured(at, GateEvent::Reload, gate, config, limits);
     }
 
     /// The costs of calls are others from this instant on, by the admin address.
     pub(super) fn costs_changed(&self, at: Timestamp, limits: &Settings) {
-        self.write(at, "costs", json!({"costs": costs(limits)}));
+        let costs = costs(limits);
+        let record = GateRecord {
+            costs: Some(&costs),
+            ..GateRecord::default()
+        };
+        self.write(at, GateEvent::Costs, record);
     }
 
     /// No call comes or ends any more.
     pub(super) fn ended(&self, at: Timestamp) {
-        self.write(at, "end", json!({}));
+        self.write(at, GateEvent::End, GateRecord::default());
     }
 
     /// Everything that is in force, again, for logs that begin later.
     pub(super) fn checkpoint(&self, gate: &Gate, config: &Config, limits: &Settings) {
-        if !self.access.is_on() {
+        if !self.has(GateEvent::Checkpoint) {
             return;
         }
-        let fields = Self::config(gate, config, limits);
         // Copied under the lock of the gate, so that it is of one instant, and written without it.
         let (at, in_force) = gate.at_an_instant(|at| (at, lock(&self.in_force).clone()));
         if in_force.len() > REPEATED_MAX {
             return;
         }
-        self.write(at, "checkpoint", fields);
-        for ((event, _), mut fields) in in_force {
-            fields["again"] = true.into();
-            self.write(at, event, fields);
+        self.configured(at, GateEvent::Checkpoint, gate, config, limits);
+        for ((event, _), fields) in in_force {
+            let record = self.stamped(at, GateRecord::default());
+            let (Written::Yes | Written::Off | Written::Lost) = self.access.write_replay(|line| {
+                record.write_again(line, event, self.clock.wall(at), &fields);
+            });
         }
     }
 
-    /// Remembers what is in force. What is as configured needs no line.
-    fn remember(&self, event: &'static str, fields: &Value) {
-        let about = |keys: &[&str]| keys.iter().map(|key| fields[*key].to_string()).collect();
-        let keep = |about: String, is_configured: bool| {
-            let mut in_force = lock(&self.in_force);
-            match is_configured {
-                true => in_force.remove(&(event, about)),
-                false => in_force.insert((event, about), fields.clone()),
-            };
-        };
-        match event {
-            "supply" => keep(about(&["limit", "by"]), fields["capacity"].is_null()),
-            "share" => keep(String::new(), fields["share_thousandths"].is_null()),
-            "fill" => keep(about(&["bucket"]), fields["fill"].is_null()),
-            "bucket" => keep(about(&["bucket"]), false),
-            "bucket_gone" => {
-                let mut in_force = lock(&self.in_force);
-                for event in ["bucket", "fill"] {
-                    in_force.remove(&(event, about(&["bucket"])));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn config(gate: &Gate, config: &Config, limits: &Settings) -> Value {
-        let text = config::effective(config);
-        let phase = u64::try_from(gate.phase().as_nanos()).unwrap_or(u64::MAX);
-        json!({
-            "phase_ns": phase,
-            "seed": format!("{:016x}", gate.seed()),
-            "fingerprint": config.fingerprint(),
-            "config": text,
-            "costs": costs(limits),
-        })
-    }
-
-    fn write(&self, at: Timestamp, event: &str, fields: Value) {
-        self.write_of("gate", at, event, fields);
-    }
-
-    fn write_of(&self, target: &str, at: Timestamp, event: &str, fields: Value) {
-        if !self.access.is_on() {
+    fn configured(
+        &self,
+        at: Timestamp,
+        event: GateEvent,
+        gate: &Gate,
+        config: &Config,
+        limits: &Settings,
+    ) {
+        if !self.has(event) {
             return;
         }
-        let started = self.clock.started().duration_since(UNIX_EPOCH);
-        let started = started.unwrap_or_default().as_micros();
-        let mut line = json!({
-            "timestamp": Utc(self.clock.wall(at)).to_string(),
-            "level": "INFO",
-            "target": target,
-            "event": event,
-            "started_us": u64::try_from(started).unwrap_or(u64::MAX),
-            "at_ns": at.as_nanos(),
-        });
-        if let (Value::Object(line), Value::Object(fields)) = (&mut line, fields) {
-            line.extend(fields);
+        let (text, fingerprint) = (config::effective(config), config.fingerprint());
+        let costs = costs(limits);
+        let mut record = GateRecord {
+            phase_ns: Some(nanos(gate.phase())),
+            seed: Some(gate.seed()),
+            fingerprint: Some(&fingerprint),
+            config: Some(&text),
+            costs: Some(&costs),
+            ..GateRecord::default()
+        };
+        let mut line = Vec::new();
+        record.write(&mut line, event, self.clock.wall(at));
+        if line.len() > LINE_BYTES_MAX {
+            record.config = None;
         }
-        if line.get("config").is_some() && line.to_string().len() > LINE_BYTES_MAX {
-            line["config"] = Value::Null;
+        self.write(at, event, record);
+    }
+
+    /// Whether the line of this event is written.
+    fn has(&self, event: GateEvent) -> bool {
+        let is_beside = matches!(event, GateEvent::Would) || event.has_config();
+        self.access.keeps_replay() || is_beside && self.access.is_on()
+    }
+
+    fn stamped<'a>(&self, at: Timestamp, record: GateRecord<'a>) -> GateRecord<'a> {
+        GateRecord {
+            started_us: Some(self.started_us),
+            at_ns: Some(at.as_nanos()),
+            ..record
         }
-        // A line that finds no room is reported as lost, like every other.
-        let (Written::Yes | Written::Off | Written::Lost) = self.access.write_object(&line);
+    }
+
+    /// Writes a line. One that finds no room is reported as lost, like every other.
+    fn write(&self, at: Timestamp, event: GateEvent, record: GateRecord<'_>) {
+        if !self.has(event) {
+            return;
+        }
+        let record = self.stamped(at, record);
+        let build = |line: &mut Vec<u8>| record.write(line, event, self.clock.wall(at));
+        let (Written::Yes | Written::Off | Written::Lost) = match self.access.keeps_replay() {
+            true => self.access.write_replay(build),
+            false => self.access.write_beside(build),
+        };
+    }
+
+    /// Writes a line of something that stays in force, and keeps it for checkpoints unless it is as configured.
+    fn keep(
+        &self,
+        at: Timestamp,
+        event: GateEvent,
+        about: String,
+        is_configured: bool,
+        record: GateRecord<'_>,
+    ) {
+        let mut in_force = lock(&self.in_force);
+        match is_configured {
+            true => in_force.remove(&(event, about)),
+            false => in_force.insert((event, about), record.fields(event)),
+        };
+        drop(in_force);
+        self.write(at, event, record);
+    }
+
+    fn supply(&self, at: Timestamp, limit: &str, by: Supplier, supply: Supply) {
+        let by = match by {
+            Supplier::Health => "health",
+            Supplier::Operator => "operator",
+            _ => "coordinator",
+        };
+        let mut record = GateRecord {
+            limit: Some(limit),
+            by: Some(by),
+            ..GateRecord::default()
+        };
+        if let Supply::Capacity {
+            capacity,
+            expires_at,
+            then,
+        } = supply
+        {
+            record.capacity = Some(capacity.into());
+            record.until_ns = expires_at.map(Timestamp::as_nanos);
+            record.then = Some(then.into());
+        }
+        let is_configured = supply == Supply::Configured;
+        let about = format!("{by} {limit}");
+        self.keep(at, GateEvent::Supply, about, is_configured, record);
+    }
+
+    fn fill(&self, at: Timestamp, id: BucketId, supply: Supply<tidegate_limits::Fill>) {
+        let mut record = GateRecord {
+            bucket: Some(id.0),
+            ..GateRecord::default()
+        };
+        if let Supply::Capacity {
+            capacity,
+            expires_at,
+            then,
+        } = supply
+        {
+            record.fill = Some(capacity.get());
+            record.until_ns = expires_at.map(Timestamp::as_nanos);
+            record.then = Some(then.get());
+        }
+        let (about, is_configured) = (id.0.to_string(), record.fill.is_none());
+        self.keep(at, GateEvent::Fill, about, is_configured, record);
+    }
+
+    fn bucket(&self, at: Timestamp, id: BucketId, rule: &BucketRule) {
+        let limit = match &rule.limit {
+            BucketLimit::Bucket { burst, fill } => BucketFigures {
+                burst: burst.get(),
+                fill: Some(fill.get()),
+                rate: None,
+            },
+            BucketLimit::Paced(pace) => BucketFigures {
+                burst: pace.burst(),
+                fill: None,
+                rate: Some(pace.rate().get()),
+            },
+        };
+        let rule = BucketFields {
+            name: rule.name.to_string(),
+            limit,
+            observes: rule.mode == BucketMode::Observe,
+            rejects: rule.on_excess == OnExcess::Reject,
+            by_arrival: rule.order == BucketOrder::Fifo,
+            settles: rule.settlement == Settlement::Measured,
+        };
+        let record = GateRecord {
+            bucket: Some(id.0),
+            rule: Some(&rule),
+            ..GateRecord::default()
+        };
+        self.keep(at, GateEvent::Bucket, id.0.to_string(), false, record);
+    }
+
+    fn bucket_gone(&self, at: Timestamp, id: BucketId) {
+        let mut in_force = lock(&self.in_force);
+        for event in [GateEvent::Bucket, GateEvent::Fill] {
+            in_force.remove(&(event, id.0.to_string()));
+        }
+        drop(in_force);
+        let record = GateRecord {
+            bucket: Some(id.0),
+            ..GateRecord::default()
+        };
+        self.write(at, GateEvent::BucketGone, record);
+    }
+
+    /// What the store of quotas answered, and what is said of it and its keys.
+    fn of_quotas(&self, at: Timestamp, what: Given<'_>) {
+        let of_none = GateRecord::default();
+        let (event, record) = match what {
+            Given::Quotas => (GateEvent::Quotas, of_none),
+            Given::QuotaRule { of, rule } => {
+                let settings = rule.map(quota::WindowRule::settings);
+                let record = GateRecord {
+                    total: settings.map(|it| it.total),
+                    base: settings.and_then(|it| it.base),
+                    ..of_key(of)
+                };
+                (GateEvent::QuotaRule, record)
+            }
+            Given::QuotaNodes(nodes) => {
+                let nodes = Some(nodes.into());
+                (GateEvent::QuotaNodes, GateRecord { nodes, ..of_none })
+            }
+            Given::QuotaPast(from) => {
+                let earliest_ns = u64::try_from(from.as_nanos()).ok();
+                let record = GateRecord {
+                    earliest_ns,
+                    ..of_none
+                };
+                (GateEvent::QuotaPast, record)
+            }
+            Given::StoreTime(time) => (GateEvent::StoreTime, store_time(time, of_none)),
+            Given::QuotaAnswer {
+                of,
+                question,
+                reply,
+                entropy,
+                time,
+            } => {
+                let (word, version, text) = reply_parts(&reply);
+                let record = GateRecord {
+                    question: Some(question.number()),
+                    reply: Some(word),
+                    version,
+                    record: text.as_deref(),
+                    entropy: Some(entropy),
+                    ..of_key(of)
+                };
+                return self.write(at, GateEvent::QuotaAnswer, store_time(time, record));
+            }
+            Given::QuotaChanged { of } => (GateEvent::QuotaChanged, of_key(of)),
+            _ => (GateEvent::StoreBack, of_none),
+        };
+        self.write(at, event, record);
     }
 }
 
 impl admit::Journal for Journal {
     fn given(&self, at: Timestamp, what: Given<'_>) {
         // Under the lock of the gate, and often: nothing is built that no line will have.
-        if what.is_passing() && !self.access.is_on() {
+        if !self.access.keeps_replay() {
             return;
         }
-        let (event, fields) = match what {
-            Given::Supply { limit, by, supply } => {
-                let mut fields = supplied(supply);
-                fields["limit"] = limit.into();
-                fields["by"] = match by {
-                    Supplier::Health => "health".into(),
-                    Supplier::Operator => "operator".into(),
-                    _ => "coordinator".into(),
-                };
-                ("supply", fields)
-            }
-            Given::Fill { id, supply } => {
-                let rate = |supply: Supply<tidegate_limits::Fill>| match supply {
-                    Supply::Configured => (None, None, None),
-                    Supply::Capacity {
-                        capacity,
-                        expires_at,
-                        then,
-                    } => (Some(capacity.get()), expires_at, Some(then.get())),
-                };
-                let (fill, until, then) = rate(supply);
-                let until = until.map(Timestamp::as_nanos);
-                let fields = json!({"bucket": id.0, "fill": fill, "until_ns": until, "then": then});
-                ("fill", fields)
-            }
-            Given::Bucket { id, rule } => {
-                let limit = match &rule.limit {
-                    BucketLimit::Bucket { burst, fill } => {
-                        json!({"burst": burst.get(), "fill": fill.get()})
-                    }
-                    BucketLimit::Paced(pace) => json!({
-                        "rate": pace.rate().get(),
-                        "burst": pace.burst(),
-                    }),
-                };
-                let rule = json!({
-                    "name": &*rule.name,
-                    "limit": limit,
-                    "observes": rule.mode == BucketMode::Observe,
-                    "rejects": rule.on_excess == OnExcess::Reject,
-                    "by_arrival": rule.order == BucketOrder::Fifo,
-                    "settles": rule.settlement == Settlement::Measured,
-                });
-                ("bucket", json!({"bucket": id.0, "rule": rule}))
-            }
+        match what {
+            Given::Supply { limit, by, supply } => self.supply(at, limit, by, supply),
+            Given::Fill { id, supply } => self.fill(at, id, supply),
+            Given::Bucket { id, rule } => self.bucket(at, id, rule),
+            Given::BucketGone { id } => self.bucket_gone(at, id),
             Given::Share(share) => {
                 let whole = share == SupplyShare::FULL;
-                let thousandths = (!whole).then_some(share.thousandths());
-                ("share", json!({"share_thousandths": thousandths}))
+                let thousandths = (!whole).then_some(share.thousandths().into());
+                let record = GateRecord {
+                    share_thousandths: thousandths,
+                    ..GateRecord::default()
+                };
+                self.keep(at, GateEvent::Share, String::new(), whole, record);
             }
-            Given::Woke => ("woke", json!({})),
-            Given::BucketGone { id } => ("bucket_gone", json!({"bucket": id.0})),
-            what => of_quotas(what),
-        };
-        self.remember(event, &fields);
-        self.write(at, event, fields);
+            Given::Woke => self.write(at, GateEvent::Woke, GateRecord::default()),
+            what => self.of_quotas(at, what),
+        }
     }
 
     fn would(&self, at: Timestamp, class: &str, would: &Would, late: Option<u64>) {
         self.metrics.would_have.count(class, would);
-        if let Some(id) = late
-            && self.access.is_on()
-        {
-            let micros = would.wait.as_micros();
-            #[expect(
-                clippy::cast_precision_loss,
-                reason = "2^53 microseconds are 285 years"
-            )]
-            let fields = json!({
-                "id": format!("{id:016x}"),
-                "would_wait_ms": micros as f64 / 1000.0,
-                "would_limit": would.limit.as_deref(),
-                "would_reason": would.reason(),
-                "would_end": would.end(),
-            });
-            self.write_of("shadow", at, "would", fields);
-        }
+        let Some(id) = late else {
+            return;
+        };
+        let record = GateRecord {
+            id: Some(id),
+            would_end: would.end(),
+            would_wait_ms: Some(would.wait),
+            would_limit: would.limit.as_deref(),
+            would_reason: would.reason(),
+            ..GateRecord::default()
+        };
+        let record = self.stamped(at, record);
+        let (Written::Yes | Written::Off | Written::Lost) = self.access.write_beside(|line| {
+            record.write(line, GateEvent::Would, self.clock.wall(at));
+        });
     }
 }
 
-/// The event of an answer of the store of quotas, or of a setting of it and its keys.
-fn of_quotas(what: Given<'_>) -> (&'static str, Value) {
-    let of_key = |of: &QuotaKey| json!({"limit": &*of.quota, "key": &*of.key});
-    match what {
-        Given::Quotas => ("quotas", json!({})),
-        Given::QuotaRule { of, rule } => {
-            let settings = rule.map(quota::WindowRule::settings);
-            let mut fields = of_key(of);
-            fields["total"] = settings.map(|it| it.total).into();
-            fields["base"] = settings.and_then(|it| it.base).into();
-            ("quota_rule", fields)
-        }
-        Given::QuotaNodes(nodes) => ("quota_nodes", json!({"nodes": nodes})),
-        Given::QuotaPast(from) => {
-            let from = u64::try_from(from.as_nanos()).ok();
-            ("quota_past", json!({"earliest_ns": from}))
-        }
-        Given::StoreTime(time) => ("store_time", store_time(time)),
-        Given::QuotaAnswer {
-            of,
-            question,
-            reply,
-            entropy,
-            time,
-        } => {
-            let (word, version, record) = match reply {
-                StoreReply::Time => ("time", None, None),
-                StoreReply::Stands(StoredRecord::Absent) => ("absent", None, None),
-                StoreReply::Stands(StoredRecord::Record { version, record }) => {
-                    ("record", Some(version.0), Some(record.to_string()))
-                }
-                StoreReply::Stands(StoredRecord::Unreadable { .. }) => ("unreadable", None, None),
-                StoreReply::Written(version) => ("written", Some(version.0), None),
-                StoreReply::Unknown => ("unknown", None, None),
-                StoreReply::Unavailable => ("unavailable", None, None),
-                StoreReply::Late => ("late", None, None),
-                StoreReply::NotYet => ("not_yet", None, None),
-                StoreReply::Dropped => ("dropped", None, None),
-            };
-            let mut fields = store_time(time);
-            fields["limit"] = (&*of.quota).into();
-            fields["key"] = (&*of.key).into();
-            fields["question"] = question.number().into();
-            fields["reply"] = word.into();
-            fields["version"] = version.into();
-            fields["record"] = record.into();
-            fields["entropy"] = entropy.into();
-            ("quota_answer", fields)
-        }
-        Given::QuotaChanged { of } => ("quota_changed", of_key(of)),
-        _ => ("store_back", json!({})),
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn of_key(of: &QuotaKey) -> GateRecord<'_> {
+    GateRecord {
+        limit: Some(&of.quota),
+        key: Some(&of.key),
+        ..GateRecord::default()
     }
 }
 
-/// The store's time, as an interval seen at a moment; `null` if its end is unknown.
-fn store_time(time: StoreTime) -> Value {
+/// The word of a store's reply, and what came with it.
+fn reply_parts(reply: &StoreReply) -> (&'static str, Option<u64>, Option<String>) {
+    match reply {
+        StoreReply::Time => ("time", None, None),
+        StoreReply::Stands(StoredRecord::Absent) => ("absent", None, None),
+        StoreReply::Stands(StoredRecord::Record { version, record }) => {
+            ("record", Some(version.0), Some(record.to_string()))
+        }
+        StoreReply::Stands(StoredRecord::Unreadable { .. }) => ("unreadable", None, None),
+        StoreReply::Written(version) => ("written", Some(version.0), None),
+        StoreReply::Unknown => ("unknown", None, None),
+        StoreReply::Unavailable => ("unavailable", None, None),
+        StoreReply::Late => ("late", None, None),
+        StoreReply::NotYet => ("not_yet", None, None),
+        StoreReply::Dropped => ("dropped", None, None),
+    }
+}
+
+/// The store's time, as an interval seen at a moment. Without a latest one, its end is unknown.
+fn store_time(time: StoreTime, record: GateRecord<'_>) -> GateRecord<'_> {
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).ok();
-    json!({
-        "seen_ns": time.now().as_nanos(),
-        "earliest_ns": nanos(time.earliest()),
-        "latest_ns": nanos(time.latest()),
-    })
+    GateRecord {
+        seen_ns: Some(time.now().as_nanos()),
+        earliest_ns: nanos(time.earliest()),
+        latest_ns: nanos(time.latest()),
+        ..record
+    }
 }
 
 /// The costs of the calls that meet paced limits: they decide the pools.
-fn costs(limits: &Settings) -> Value {
-    let costs = limits.paced.iter().map(|limit| {
-        json!({
-            "name": &*limit.name,
-            "cheapest": limit.costs.cheapest.get(),
-            "most_expensive": limit.costs.most_expensive.get(),
-        })
+fn costs(limits: &Settings) -> Vec<PacedCost> {
+    let costs = limits.paced.iter().map(|limit| PacedCost {
+        name: limit.name.to_string(),
+        cheapest: limit.costs.cheapest.get(),
+        most_expensive: limit.costs.most_expensive.get(),
     });
     costs.collect()
-}
-
-/// The amount that a limit may give out: `null` for what its rule allows.
-fn supplied(supply: Supply) -> Value {
-    match supply {
-        Supply::Configured => json!({"capacity": null, "until_ns": null, "then": null}),
-        Supply::Capacity {
-            capacity,
-            expires_at,
-            then,
-        } => json!({
-            "capacity": capacity,
-            "until_ns": expires_at.map(Timestamp::as_nanos),
-            "then": then,
-        }),
-    }
 }

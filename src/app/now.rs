@@ -304,9 +304,8 @@ impl Calls {
         let arrived = facts.origin.arrived;
         let caller = facts.claim.as_ref().map(|claim| claim.caller);
         let is_admitted = facts.admitted.is_some();
-        let asked = facts.asked.as_ref();
         // A request that did not ask for its turn yet waits for no limit.
-        let is_waiting = !is_admitted && asked.is_some();
+        let is_waiting = !is_admitted && facts.destination.is_some();
         let held = is_waiting.then(|| held_by(queue, &facts.function, &facts.class));
         let of_function = self
             .functions
@@ -319,8 +318,8 @@ impl Calls {
         }
         if facts.sent.is_some()
             && facts.answered.is_none()
-            && let Some(asked) = asked
-            && let Some(at) = self.at_backend.get_mut(asked.destination as usize)
+            && let Some(destination) = facts.destination
+            && let Some(at) = self.at_backend.get_mut(destination as usize)
         {
             *at += 1;
         }

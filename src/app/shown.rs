@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tidegate_limits::policy::{LimitRule, Scope};
 use tidegate_limits::scheduler::{BucketLimit, LimitNow, PacerNow};
 use tidegate_limits::{Limit, Timestamp, Verdict};
+use tidegate_record::digits::Utc;
 
 use super::Shared;
 use super::callers::pace_state;
@@ -22,7 +23,6 @@ use crate::call::Destination;
 use crate::callers::metrics::LimiterNow;
 use crate::callers::rate_limit::RateLimit;
 use crate::config;
-use crate::telemetry::access::Utc;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use tidegate_runtime::lock;
 use tidegate_runtime::metric::SetLevel;

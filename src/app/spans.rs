@@ -103,7 +103,7 @@ fn events(facts: &Facts, took: &Durations, now: Timestamp, clock: &Clock) -> Vec
     }
     if let Some(sent) = facts.sent {
         let mut about = vec![("bytes", whole(facts.bytes_in))];
-        if let Some(backend) = facts.asked.as_ref().map(|asked| asked.destination) {
+        if let Some(backend) = facts.destination {
             about.push(("backend", text(backend.label())));
         }
         add(sent, "backend", about);

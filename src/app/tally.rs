@@ -50,8 +50,8 @@ impl Tally {
             counts.answered += 1;
         }
         if facts.verdict == Verdict::Failed
-            && let Some(asked) = &facts.asked
-            && let Some(failed) = counts.failed.get_mut(asked.destination as usize)
+            && let Some(destination) = facts.destination
+            && let Some(failed) = counts.failed.get_mut(destination as usize)
         {
             *failed += 1;
         }

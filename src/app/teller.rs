@@ -8,7 +8,8 @@ use tidegate_limits::Timestamp;
 use tidegate_limits::scheduler::DelayCause;
 use tidegate_runtime::{Causes, Clock, lock};
 
-use super::access::{AccessLine, Started};
+use super::access::AccessLine;
+use super::journal::since_epoch_us;
 use super::lately::{Lately, durations};
 use super::metrics::Metrics;
 use super::spans::span;
@@ -37,7 +38,7 @@ pub struct Teller {
     lately: Arc<Lately>,
     tally: Arc<Tally>,
     clock: Clock,
-    started: Started,
+    started_us: u64,
     /// The last time a shortage was logged.
     short_at: Mutex<Option<Timestamp>>,
     /// Why connections were closed before their first request, by listener, as logged.
@@ -63,7 +64,7 @@ impl Teller {
             tally: Arc::default(),
             short_at: Mutex::default(),
             rejections: Causes::default(),
-            started: Started::new(clock.started()),
+            started_us: since_epoch_us(clock.started()),
             clock,
         }
     }
@@ -120,15 +121,18 @@ impl Teller {
         }
     }
 
-    /// Writes the access line of a call that has ended.
-    fn write(&self, now: Timestamp, facts: &Facts, took: Durations) -> Written {
+    /// Writes the lines of a call that has ended. The writer counts those that are lost.
+    fn write(&self, now: Timestamp, facts: &Facts, took: Durations) {
         let line = AccessLine {
             facts,
             at: self.clock.wall(now),
             took,
-            started: &self.started,
+            started_us: self.started_us,
         };
-        self.access.write(|out, look| line.write(out, look))
+        let (Written::Yes | Written::Off | Written::Lost) =
+            self.access.write(|out, look| line.write(out, look));
+        let (Written::Yes | Written::Off | Written::Lost) =
+            self.access.write_replay(|out| line.write_replay(out));
     }
 
     /// Counts what a call's rate limit did to it.
@@ -221,9 +225,8 @@ impl Observe for Teller {
         {
             self.metrics.process.spans_lost_total("queue_full").inc();
         }
-        if self.access.is_on() {
-            // The writer counts the lines that are lost.
-            let (Written::Yes | Written::Off | Written::Lost) = self.write(now, facts, took);
+        if self.access.is_on() || self.access.keeps_replay() {
+            self.write(now, facts, took);
         }
     }
 

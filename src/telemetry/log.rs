@@ -13,6 +13,7 @@ use std::process;
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime};
 
+use tidegate_record::digits::TimeOfDay;
 use tidegate_runtime::command::{allows_colours, tell};
 use tracing::Subscriber;
 use tracing_subscriber::filter::Targets;
@@ -23,7 +24,7 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, Registry};
 
-use super::access::{AccessLog, Look, TimeOfDay};
+use super::access::{AccessLog, Look};
 use super::journal::{self, Priority};
 use super::losses::Losses;
 use super::writer::{LAST_WRITE, LogWriter};

@@ -64,40 +64,36 @@ impl LossCause {
     }
 }
 
-/// Lines lost since the start, by cause.
+/// Lines lost since the start, by kind and cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
-    access_lines: [u64; LossCause::ALL.len()],
-    events: [u64; LossCause::ALL.len()],
-}
+pub struct Losses([[u64; LossCause::ALL.len()]; LineKind::ALL.len()]);
 
 impl Losses {
-    /// The number of access lines.
+    /// The number of lines of a kind.
     #[must_use]
-    pub fn access_lines(&self, cause: LossCause) -> u64 {
-        self.access_lines[cause as usize]
-    }
-
-    /// The number of other lines.
-    #[must_use]
-    pub fn events(&self, cause: LossCause) -> u64 {
-        self.events[cause as usize]
+    pub fn lines(&self, kind: LineKind, cause: LossCause) -> u64 {
+        self.0[kind as usize][cause as usize]
     }
 
     pub(super) fn count(&mut self, kind: LineKind, cause: LossCause) {
-        let counts = match kind {
-            LineKind::Access => &mut self.access_lines,
-            LineKind::Event => &mut self.events,
-        };
-        counts[cause as usize] += 1;
+        self.0[kind as usize][cause as usize] += 1;
     }
 }
 
-/// The two kinds of lines.
+/// The kinds of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LineKind {
+pub enum LineKind {
+    /// A line of the log of calls.
     Access,
+    /// An event of the process.
     Event,
+    /// A line that only a replay needs.
+    Replay,
+}
+
+impl LineKind {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Access, Self::Event, Self::Replay];
 }
 
 /// The losses that the log has reported.
@@ -124,18 +120,24 @@ impl Report {
             return;
         }
         for cause in LossCause::ALL {
-            let since = |count: fn(&Losses, LossCause) -> u64| {
-                count(&losses, cause) - count(&self.reported, cause)
-            };
+            let since = |kind| losses.lines(kind, cause) - self.reported.lines(kind, cause);
             let why = cause.in_words();
-            let (lines, events) = (since(Losses::access_lines), since(Losses::events));
+            let [lines, events, replay] = LineKind::ALL.map(since);
             if lines > 0 {
                 tracing::warn!(
-                    // `tidegate audit` and `tidegate plan` look for these words.
+                    // The reader of logs looks for these words (crates/record).
                     target: "tidegate::telemetry::access",
                     lines,
                     cause = cause.label(),
                     "access lines lost, {why}"
+                );
+            }
+            if replay > 0 {
+                tracing::warn!(
+                    target: "tidegate::telemetry::access",
+                    lines = replay,
+                    cause = cause.label(),
+                    "replay lines lost, {why}"
                 );
             }
             if events > 0 {

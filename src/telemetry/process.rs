@@ -6,7 +6,7 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 use tidegate_runtime::metric::{Registry, SetLevel as _, SetTotal as _};
 
-use super::losses::{LossCause, Losses};
+use super::losses::{LineKind, LossCause, Losses};
 
 tidegate_runtime::metrics! {
     /// The process: what runs, and which lines it lost.
@@ -65,9 +65,10 @@ impl ProcessMetrics {
         for cause in LossCause::ALL {
             let label = cause.label();
             let lines = self.access_lines_lost_total(label);
-            lines.reach(losses.access_lines(cause));
+            lines.reach(losses.lines(LineKind::Access, cause));
             let events = self.log_events_lost_total(label);
-            events.reach(losses.events(cause));
+            let others = [LineKind::Event, LineKind::Replay];
+            events.reach(others.map(|kind| losses.lines(kind, cause)).iter().sum());
         }
     }
 }

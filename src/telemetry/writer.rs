@@ -5,7 +5,7 @@
 //! buffer fills up to its bound, and further lines are lost. Lines are also lost if stderr cannot be
 //! written, as on a full disk. Each lost line is counted by its cause, and the log reports the
 //! counts when it can be written again. Part of the buffer is only for events, so a flood of access
-//! lines never displaces an error.
+//! lines never displaces an error, and part is not for lines that only a replay needs.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,6 +21,8 @@ use super::losses::{LineKind, LossCause, Losses, Report};
 
 /// Bytes that may wait to be written; about 15,000 access lines.
 const BUFFER_MAX: usize = 4 << 20;
+/// Bytes that may wait when a line for a replay comes, so that such lines never displace an access line.
+const REPLAY_MAX: usize = BUFFER_MAX / 2;
 /// Bytes beyond that which only events may fill; about 1,000 of them.
 const EVENTS_MAX: usize = 256 << 10;
 /// A buffer that a burst made larger than this is freed after it.   bytes
@@ -86,9 +88,9 @@ impl LogWriter {
         })))
     }
 
-    /// Appends an access line.
-    pub fn access_line(&self, line: &[u8]) -> Written {
-        self.append(line, LineKind::Access, Priority::INFO)
+    /// Appends a line of the log of calls.
+    pub(super) fn line(&self, line: &[u8], kind: LineKind) -> Written {
+        self.append(line, kind, Priority::INFO)
     }
 
     /// Appends an event, of one line or several.
@@ -219,6 +221,7 @@ impl Lines {
 
     fn append(&self, text: &[u8], kind: LineKind, priority: Option<Priority>) -> Written {
         let max = match kind {
+            LineKind::Replay => REPLAY_MAX,
             LineKind::Access => BUFFER_MAX,
             LineKind::Event => BUFFER_MAX + EVENTS_MAX,
         };
@@ -390,23 +393,24 @@ mod tests {
         let writer = stalled(false);
         let half = vec![b'x'; BUFFER_MAX / 2];
         let event = |text: &[u8]| writer.event(text, Priority::INFO);
-        assert_eq!(writer.access_line(&half), Written::Yes);
-        assert_eq!(writer.access_line(&half), Written::Yes);
-        assert_eq!(writer.access_line(b"x"), Written::Lost);
+        assert_eq!(writer.line(&half, LineKind::Access), Written::Yes);
+        assert_eq!(writer.line(b"x", LineKind::Replay), Written::Lost);
+        assert_eq!(writer.line(&half, LineKind::Access), Written::Yes);
+        assert_eq!(writer.line(b"x", LineKind::Access), Written::Lost);
         assert_eq!(event(&vec![b'x'; EVENTS_MAX]), Written::Yes);
         assert_eq!(event(b"x"), Written::Lost);
         assert_eq!(event(b"x"), Written::Lost);
         let losses = writer.losses();
-        let of = |cause| (losses.access_lines(cause), losses.events(cause));
-        assert_eq!(of(LossCause::SlowReader), (1, 2));
-        assert_eq!(of(LossCause::DiskFull), (0, 0));
+        let of = |kind| losses.lines(kind, LossCause::SlowReader);
+        assert_eq!(LineKind::ALL.map(of), [1, 2, 1]);
+        assert_eq!(losses.lines(LineKind::Event, LossCause::DiskFull), 0);
         let lines = Arc::clone(&writer.0.lines);
         let mut batch = Batch::default();
         lines.lock().hurry = true;
         assert_eq!(lines.take(&mut batch, None), Some(true));
         assert_eq!(batch.bytes.len(), BUFFER_MAX + EVENTS_MAX);
         batch.clear();
-        assert_eq!(writer.access_line(b"x"), Written::Yes);
+        assert_eq!(writer.line(b"x", LineKind::Access), Written::Yes);
         drop(writer);
         assert_eq!(lines.take(&mut batch, None), Some(true));
         assert_eq!(batch.bytes, b"x");
@@ -417,7 +421,7 @@ mod tests {
     #[test]
     fn each_line_for_the_journal_begins_with_its_priority() {
         let writer = stalled(true);
-        let (Written::Yes | Written::Off | Written::Lost) = writer.access_line(b"{}\n");
+        let (Written::Yes | Written::Off | Written::Lost) = writer.line(b"{}\n", LineKind::Access);
         let (Written::Yes | Written::Off | Written::Lost) =
             writer.event(b"two\nlines\n", Priority::WARNING);
         let mut batch = Batch::default();

@@ -131,6 +131,7 @@ pub fn unreadable(format: Format, error: &LoadError, graphical: bool) -> ExitCod
         format,
         level: "error".into(),
         access: false,
+        replay: false,
     };
     let drawn = error.render(graphical);
     match telemetry::log::init(&settings) {

@@ -382,7 +382,7 @@ async fn advice_on_a_real_log_is_what_its_calls_waited_at() {
         "[[listen]]\nname = \"test\"\nbind = \"127.0.0.1:0\"\n[backend]\nsocket = \"{address}\"\n\
          [queue]\npostpone = \"in_turn\"\n\
          [limits]\nper_window = \"total:0\"\noutstanding = 3\n\
-         [log]\naccess = true\nformat = \"json\"\n[admin]\nbind = \"127.0.0.1:0\"\n"
+         [log]\naccess = true\nreplay = true\nformat = \"json\"\n[admin]\nbind = \"127.0.0.1:0\"\n"
     ))
     .await;
     let addr = sidecar.listener("test").await;
@@ -491,7 +491,7 @@ async fn a_damaged_log_is_used_as_far_as_it_can_be_read_and_is_not_planned() {
     // A version without steps, and what is no log.
     let old = log.replace("\"steps\":", "\"before\":");
     for (text, why) in [
-        (&*old, "access lines have no steps"),
+        (&*old, "did not write when calls ended"),
         ("{\"target\":\"access\"}", "1 lines cannot be read"),
     ] {
         let said = advise(text, &[]).await;

@@ -1,4 +1,4 @@
-//! The steps of calls in access lines, and the lines of the gate, through the real process.
+//! The steps of calls in their lines for a replay, and the lines of the gate, through the real process.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,6 +26,7 @@ fn config(backend: &str, total: u32) -> String {
         outstanding = 3
         [log]
         access = true
+        replay = true
         format = "json"
         [admin]
         bind = "127.0.0.1:0"
@@ -95,7 +96,8 @@ async fn a_storm_leaves_every_instant_of_the_scheduler_in_its_lines() {
     assert_ne!(gate[0]["fingerprint"], gate[1]["fingerprint"]);
     assert_eq!(gate[0]["seed"], gate[1]["seed"]);
 
-    let calls = of_target(&lines, "access");
+    assert_eq!(of_target(&lines, "access").len(), 41);
+    let calls = of_target(&lines, "replay");
     assert_eq!(calls.len(), 41);
     let mut changes: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
     let mut postponed = 0;
@@ -181,9 +183,12 @@ async fn a_backend_that_goes_down_and_comes_back_is_in_the_lines_of_the_gate() {
         supplies.last().expect("two at least")["capacity"],
         Value::Null
     );
-    let calls = of_target(&lines, "access");
-    let waited = calls.iter().find(|call| call["userid"] == "U2");
+    let access = of_target(&lines, "access");
+    let waited = access.iter().find(|call| call["userid"] == "U2");
     let waited = waited.expect("it has a line");
+    let calls = of_target(&lines, "replay");
+    let waited = calls.iter().find(|call| call["id"] == waited["id"]);
+    let waited = waited.expect("it has a line for a replay");
     let requeued = steps(waited)
         .into_iter()
         .find(|(word, ..)| *word == "requeued");

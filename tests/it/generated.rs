@@ -40,6 +40,47 @@ fn the_example_of_the_lease_servers_config_is_made_from_the_definitions() {
     check("config.lease-server.toml.example", &lease_server::example());
 }
 
+/// The page with this text between the two comments of each name.
+fn filled(page: &str, parts: &[(&str, String)]) -> String {
+    let mut page = page.to_owned();
+    for (name, text) in parts {
+        let (begin, end) = (
+            format!("<!-- {name} -->"),
+            format!("<!-- end of {name} -->"),
+        );
+        let from = page.find(&begin).expect("the page has the comment") + begin.len();
+        let to = page.find(&end).expect("the page has the end");
+        page.replace_range(from..to, text);
+    }
+    page
+}
+
+#[test]
+fn the_tables_of_the_access_log_are_made_from_the_definitions() {
+    use tidegate_record::{call, gate, step};
+    let file = "docs/reference/access-log.md";
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let page = fs::read_to_string(page).expect("it can be read");
+    let both: Vec<_> = call::fields_of_both()
+        .into_iter()
+        .map(|name| format!("`{name}`"))
+        .collect();
+    let tables = [
+        ("fields of a call", call::access_table()),
+        ("fields for a replay", call::replay_table()),
+        ("steps", step::steps_table()),
+        ("events", gate::events_table()),
+        ("fields of events", gate::gate_table()),
+        ("fields of the shadow", gate::shadow_table()),
+    ];
+    let mut parts: Vec<(&str, String)> = tables
+        .into_iter()
+        .map(|(name, table)| (name, format!("\n{table}")))
+        .collect();
+    parts.push(("fields of both lines", both.join(", ")));
+    check(file, &filled(&page, &parts));
+}
+
 #[test]
 fn the_reference_of_options_is_made_from_the_definitions() {
     check("docs/reference/options.md", &config::reference());

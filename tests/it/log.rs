@@ -4,15 +4,14 @@ mod record;
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, LazyLock, Mutex, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use smallvec::smallvec;
-use tidegate::app::access::{AccessLine, Started};
+use tidegate::app::access::AccessLine;
 use tidegate::call::claim::{Charged, Counted, Deadline};
-use tidegate::call::steps::{AskedAs, Step, What};
+use tidegate::call::steps::{GateStep, ReplayFacts, StepKind};
 use tidegate::call::{Claim, Destination, Dialect, Facts, Origin, Reason, Verdict};
 use tidegate::telemetry::access::{AccessLog, Look, Written};
 use tidegate::telemetry::calls::Durations;
@@ -71,9 +70,9 @@ fn key(quota: &str, key: &str) -> QuotaKey {
     }
 }
 
-fn step(micros: u64, what: What) -> Step {
-    let at = Timestamp::ZERO + Duration::from_micros(micros);
-    Step { at, what }
+fn step(micros: u64, what: StepKind) -> GateStep {
+    let at = micros * 1000;
+    GateStep { at, what }
 }
 
 fn ended() -> Ended {
@@ -115,9 +114,9 @@ fn ended() -> Ended {
         reason: None,
         limit: Some("total".into()),
         delays: Delays::default(),
-        asked: Some(AskedAs {
-            destination: Destination::Socket,
-            class: "user".into(),
+        destination: Some(Destination::Socket),
+        outcome: Some(Outcome::Served),
+        replay: Some(Box::new(ReplayFacts {
             weight: Weight::ONE,
             tokens: Tokens::new(2.5).expect("above zero"),
             bucket: Some(BucketId(1)),
@@ -128,21 +127,21 @@ fn ended() -> Ended {
                 ]
                 .into(),
             ),
-            deadline: micros(60_000_000),
-        }),
-        // In the order in which two tasks noted them.
-        steps: smallvec![
-            step(1_000, What::Asked),
-            step(1_000, What::Postponed(micros(3_000))),
-            step(12_345, What::Admitted),
-            step(2_500, What::Class(Box::new("polling".into()))),
-            step(1_234_567, What::Sent),
-            step(1_240_000, What::Replied),
-            step(
-                1_284_667,
-                What::ended(Outcome::Served, Tokens::new(1.5).ok())
-            ),
-        ],
+            deadline: Some(micros(60_000_000)),
+            // In the order in which two tasks noted them.
+            steps: vec![
+                step(1_000, StepKind::Asked("user".into())),
+                step(1_000, StepKind::Postponed(2_000_000)),
+                step(12_345, StepKind::Admitted),
+                step(2_500, StepKind::Class("polling".into())),
+                step(1_234_567, StepKind::Sent),
+                step(1_240_000, StepKind::Replied),
+                step(
+                    1_284_667,
+                    StepKind::Ended(Outcome::Served, Tokens::new(1.5).ok()),
+                ),
+            ],
+        })),
         admitted: None,
         sent: Some(micros(1_234_567)),
         answered: None,
@@ -169,14 +168,15 @@ fn ended_with(change: impl FnOnce(&mut Ended)) -> Ended {
 }
 
 fn write(log: &AccessLog, ended: &Ended) -> Written {
-    static STARTED: LazyLock<Started> =
-        LazyLock::new(|| Started::new(UNIX_EPOCH + Duration::from_micros(1_699_999_998_888_889)));
     let line = AccessLine {
         facts: &ended.facts,
         at: UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_456),
         took: ended.took,
-        started: &STARTED,
+        started_us: 1_699_999_998_888_889,
     };
+    if log.keeps_replay() {
+        assert_eq!(log.write_replay(|out| line.write_replay(out)), Written::Yes);
+    }
     log.write(|out, look| line.write(out, look))
 }
 
@@ -201,12 +201,32 @@ fn a_line_in_json_has_these_fields_in_this_order() {
     assert_eq!(
         golden(Look::Json, &ended()),
         concat!(
-            r#"{"timestamp":"2023-11-14T22:13:20.123456Z","level":"INFO","target":"access","#,
+            r#"{"timestamp":"2023-11-14T22:13:20.123456Z","level":"INFO","target":"access","schema":1,"#,
             r#""id":"0123456789abcdef","listener":"nova","peer":"127.0.0.1:53422","client":"127.0.0.1","user":null,"dialect":"socket","#,
             r#""function":"guest_get_info","class":"polling","userid":"ICIC0001","verdict":"delayed","#,
             r#""reason":null,"limit":"total","caller":"c7","rate_limit":"poller","tokens":2.5,"queue_ms":12.345,"backend_ms":50.100,"#,
             r#""total_ms":62.500,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
             r#""sent_us":1234567,"started_us":1699999998888889,"limited":true,"quota":null,"shared":false,"handed_over":false,"would_wait_ms":null,"would_limit":null,"would_reason":null,"would_more":null,"retry_of":null,"trace_id":null,"#,
+            r#""arrived_ns":0,"backend":"socket","outcome":"served"}"#,
+            "\n"
+        )
+    );
+}
+
+#[test]
+fn a_line_for_a_replay_has_these_fields_in_this_order() {
+    let out = Out::default();
+    let log = AccessLog::start(out.clone(), Look::Json).expect("a thread");
+    let log = log.with_replay(true);
+    log.switch(false);
+    assert_eq!(write(&log, &ended()), Written::Off);
+    drop(log);
+    assert_eq!(
+        out.text(),
+        concat!(
+            r#"{"timestamp":"2023-11-14T22:13:20.123456Z","level":"INFO","target":"replay","schema":1,"#,
+            r#""id":"0123456789abcdef","listener":"nova","client":"127.0.0.1","user":null,"dialect":"socket","function":"guest_get_info","#,
+            r#""reason":null,"limit":"total","caller":"c7","rate_limit":"poller","started_us":1699999998888889,"limited":true,"#,
             r#""arrived_ns":0,"backend":"socket","weight":1,"estimate":2.5,"bucket":1,"deadline_ns":60000000000,"draws":[["rate_limit:per_user","alice"],["rate_limit:all",""]],"#,
             r#""steps":[["asked",1000000,"user"],["postponed",1000000,2000000],["class",2500000,"polling"],"#,
             r#"["admitted",12345000],["sent",1234567000],["replied",1240000000],["served",1284667000,1.5]]}"#,

@@ -29,6 +29,7 @@ fn config(backend: &Running) -> String {
         max_wait = "3s"
         [log]
         access = true
+        replay = true
         format = "json"
         [admin]
         bind = "127.0.0.1:0"

@@ -46,6 +46,7 @@ fn config(backend: &str, postpone: &str, modes: &str) -> String {
         rate_limit = "all"
         [log]
         access = true
+        replay = true
         format = "json"
         [admin]
         bind = "127.0.0.1:0"
@@ -72,6 +73,7 @@ fn narrow(backend: &str, modes: &str, more: &str) -> String {
         {more}
         [log]
         access = true
+        replay = true
         format = "json"
         [admin]
         bind = "127.0.0.1:0"

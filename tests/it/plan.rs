@@ -3,6 +3,7 @@
 mod carried;
 mod changes;
 mod matched;
+mod spellings;
 mod unknown;
 
 use std::time::Duration;
@@ -46,6 +47,7 @@ fn config(backend: &str, postpone: &str, total: u32, burst: u32) -> String {
         rate_limit = "all"
         [log]
         access = true
+        replay = true
         format = "json"
         [admin]
         bind = "127.0.0.1:0"

@@ -48,6 +48,7 @@ fn config(backend: &Running, queue: &str) -> String {
         functions = ["guest_get_info"]
         [log]
         access = true
+        replay = true
         format = "json"
         [admin]
         bind = "127.0.0.1:0"

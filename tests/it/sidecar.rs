@@ -24,7 +24,12 @@ pub(crate) fn with_programs() -> &'static str {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let sources = ["src", "crates/lab/src", "crates/lease-server/src"];
+        let sources = [
+            "src",
+            "crates/lab/src",
+            "crates/lease-server/src",
+            "crates/record/src",
+        ];
         let latest = sources
             .map(|folder| changed(&root.join(folder)))
             .into_iter()

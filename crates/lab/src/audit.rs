@@ -243,11 +243,7 @@ struct Audit {
 impl Audit {
     /// Takes one line. Returns the time up to which the log has been read, if the line contains it.
     fn take(&mut self, at: &At<'_>) -> Option<u64> {
-        let line = match at.line {
-            Some(line) => line::read(line),
-            None => Line::Broken("it is too long"),
-        };
-        let call = match line {
+        let call = match line::read(at) {
             Line::Call(call) => *call,
             Line::Lost(lines) => {
                 self.report.lost = self.report.lost.saturating_add(lines);

@@ -9,8 +9,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::Path;
 
-/// Longest line that is read. An access line has less than 2 KiB.   bytes
-const LINE_MAX: usize = 64 << 10;
+use tidegate_record::{Content, LogLine, Unwrapper, WRAPPED_MAX};
+
 /// Bytes of one read.
 const CHUNK: usize = 64 << 10;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -21,6 +21,7 @@ pub struct Log {
     reader: Box<dyn BufRead>,
     line: u64,
     buffer: Vec<u8>,
+    unwrapper: Unwrapper,
 }
 
 impl std::fmt::Debug for Log {
@@ -44,8 +45,32 @@ pub(super) struct At<'a> {
     pub(super) log: &'a str,
     /// The number of the line, from 1.
     pub(super) number: u64,
-    /// The line without its end; `None` if it is too long.
-    pub(super) line: Option<&'a [u8]>,
+    /// The line without its end and its wrapping, or why it cannot be read.
+    pub(super) line: Result<&'a [u8], &'static str>,
+    /// Whether it was in the wrapping of a collector of logs, which may have lines of other programs, too.
+    is_unwrapped: bool,
+}
+
+impl<'a> At<'a> {
+    /// The content of the line.
+    pub(super) fn read(&self) -> LogLine<'a> {
+        match self.line {
+            Ok(line) if self.is_unwrapped && line.first() != Some(&b'{') => LogLine::Other,
+            Ok(line) => tidegate_record::read(line),
+            Err(why) => LogLine::Broken(why),
+        }
+    }
+
+    /// A line of a test.
+    #[cfg(test)]
+    pub(super) fn plain(line: &'a [u8]) -> Self {
+        Self {
+            log: "",
+            number: 1,
+            line: Ok(line),
+            is_unwrapped: false,
+        }
+    }
 }
 
 impl Log {
@@ -83,6 +108,7 @@ impl Log {
                     reader,
                     line: 0,
                     buffer: Vec::new(),
+                    unwrapper: Unwrapper::default(),
                 });
             }
             Err(cause) => cause,
@@ -92,24 +118,41 @@ impl Log {
 
     /// Reads one line; `None` at the end.
     fn next(&mut self) -> io::Result<Option<At<'_>>> {
-        self.buffer.clear();
-        let most = LINE_MAX as u64 + 1;
-        let read = (&mut self.reader)
-            .take(most)
-            .read_until(b'\n', &mut self.buffer)?;
-        if read == 0 {
-            return Ok(None);
-        }
-        self.line += 1;
-        let line = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
-        let fits = line.len() <= LINE_MAX;
-        if !fits {
-            self.reader.skip_until(b'\n')?;
-        }
+        let content = loop {
+            self.buffer.clear();
+            let most = WRAPPED_MAX as u64 + 1;
+            let read = (&mut self.reader)
+                .take(most)
+                .read_until(b'\n', &mut self.buffer)?;
+            if read == 0 {
+                match self.unwrapper.rest() {
+                    Some(content) => break content,
+                    None => return Ok(None),
+                }
+            }
+            self.line += 1;
+            if self.buffer.last() == Some(&b'\n') {
+                self.buffer.pop();
+            }
+            if self.buffer.len() > WRAPPED_MAX {
+                self.reader.skip_until(b'\n')?;
+            }
+            match self.unwrapper.take(&self.buffer) {
+                Content::Part => {}
+                content => break content,
+            }
+        };
+        let (line, is_unwrapped) = match content {
+            Content::Plain => (Ok(&*self.buffer), false),
+            Content::Unwrapped => (Ok(self.unwrapper.whole()), true),
+            Content::Unreadable(why) => (Err(why), false),
+            Content::Part => unreachable!("a part is not a line"),
+        };
         Ok(Some(At {
             log: &self.name,
             number: self.line,
-            line: fits.then_some(line),
+            line,
+            is_unwrapped,
         }))
     }
 }
@@ -150,6 +193,8 @@ pub(super) fn merge(
 mod tests {
     use std::io::Cursor;
 
+    use tidegate_record::LINE_MAX;
+
     use super::*;
 
     fn log(name: &str, text: impl Into<Vec<u8>>) -> Log {
@@ -161,7 +206,7 @@ mod tests {
         let mut logs = [log("a", "1\n4\n7\n"), log("b", "2\nx\n3\n9"), log("c", "")];
         let mut read = Vec::new();
         merge(&mut logs, |at| {
-            let line = str::from_utf8(at.line?).ok()?.to_owned();
+            let line = str::from_utf8(at.line.ok()?).ok()?.to_owned();
             read.push(line.clone());
             line.parse().ok()
         })
@@ -172,12 +217,12 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_long_is_skipped() {
-        let mut text = vec![b'x'; 3 * LINE_MAX];
+        let mut text = vec![b'x'; 3 * WRAPPED_MAX];
         text.extend_from_slice(b"\nshort\n");
         text.extend(vec![b'y'; LINE_MAX]);
         let mut read = Vec::new();
         merge(&mut [log("a", text)], |at| {
-            read.push((at.number, at.line.map(<[u8]>::len)));
+            read.push((at.number, at.line.ok().map(<[u8]>::len)));
             None
         })
         .expect("memory");

@@ -11,7 +11,6 @@ mod free;
 mod give;
 mod given;
 mod html;
-mod line;
 mod load;
 mod names;
 mod plans;
@@ -45,7 +44,7 @@ use tidegate::tools::failed;
 /// The arguments of `tidegate plan LOG…`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// Access logs in JSON, in any order; `-` is standard input
+    /// Logs in JSON, written with log.replay = true, in any order; `-` is standard input
     #[arg(required = true, value_name = "LOG")]
     pub logs: Vec<PathBuf>,
     /// Run the calls of the logs under this config
@@ -271,11 +270,11 @@ pub(super) enum NoPlan {
     /// A log cannot be read.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// Another program wrote them, or a version without steps.
+    /// Another program wrote them, or a sidecar without `log.replay`.
     #[error(
-        "the logs have no line that a replay needs: another program wrote them, or an older version"
+        "the logs have no line that a replay needs: a sidecar writes them with log.replay = true"
     )]
-    NoSteps,
+    NoReplay,
     /// The replay decides otherwise than the log, or what decided is not known.
     #[error("the replay does not explain the log; `tidegate plan LOG` shows why")]
     Unexplained,
@@ -290,7 +289,7 @@ pub(super) fn planned(logs: &[PathBuf], new: &Config, seed: u64) -> Result<Plann
         progress.show(&format!("{lines} lines read"));
     })?;
     if trace.processes.is_empty() {
-        return Err(NoPlan::NoSteps);
+        return Err(NoPlan::NoReplay);
     }
     let mut report = identity(&trace, seed, &progress);
     if report.code() != 0 {

@@ -171,6 +171,7 @@ pub(crate) fn run(options: Options) -> ExitCode {
         format: Format::Auto,
         level: "info".into(),
         access: false,
+        replay: false,
     };
     let logs = match telemetry::log::init(&settings) {
         Ok(logs) => logs,

@@ -361,6 +361,7 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
             format: log.format.value,
             level: log.level.value,
             access: false,
+            replay: false,
         },
         machine: ServerSettings {
             id,

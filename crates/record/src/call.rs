@@ -5,10 +5,9 @@ use std::time::SystemTime;
 use crate::digits::utc;
 use crate::fields::{FieldDefinition, fields};
 use crate::kind::{
-    Amount, Bytes, CallId, CallerText, OptionalCode, Count, DrawList, Flag, HostText, KeyList, Micros, Millis, Nanos, PeerText, StepList, Text,
-    TokenAmount, TraceText,
+    Amount, Bytes, CallId, CallerText, Count, DrawList, Flag, HostText, KeyList, Micros, Millis,
+    Nanos, OptionalCode, PeerText, StepList, Text, TokenAmount, TraceText,
 };
-
 
 fields! {
     /// A call, for the writer.
@@ -135,6 +134,15 @@ impl CallRecord<'_> {
     }
 }
 
+impl CallLine<'_> {
+    /// The moment at which the call ended, since the epoch.   µs
+    #[must_use]
+    pub fn ended_us(&self) -> Option<u64> {
+        let arrived = self.started_us?.checked_add(self.arrived_ns? / 1000)?;
+        arrived.checked_add(self.total_ms?)
+    }
+}
+
 /// The fields of a set.
 fn of_set(set: u64) -> impl Iterator<Item = &'static FieldDefinition> {
     let all = Key::FIELDS.iter().zip(Key::ALL);
@@ -157,5 +165,7 @@ pub fn replay_table() -> String {
 /// The names of the fields that both lines of a call have.
 #[must_use]
 pub fn fields_of_both() -> Vec<&'static str> {
-    of_set(HEAD | (ACCESS & REPLAY)).map(|field| field.name).collect()
+    of_set(HEAD | (ACCESS & REPLAY))
+        .map(|field| field.name)
+        .collect()
 }

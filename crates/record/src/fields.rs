@@ -127,7 +127,13 @@ pub(crate) fn position(fields: &[FieldDefinition], name: &str, next: usize) -> O
 /// The rows of a table of the reference.
 pub(crate) fn rows<'f>(fields: impl Iterator<Item = &'f FieldDefinition>) -> String {
     let mut rows = String::from("| field | type | since | meaning |\n|---|---|---|---|\n");
-    for FieldDefinition { name, words, since, meaning } in fields {
+    for FieldDefinition {
+        name,
+        words,
+        since,
+        meaning,
+    } in fields
+    {
         rows.push_str(&format!("| `{name}` | {words} | {since} | {meaning} |\n"));
     }
     rows

@@ -4,7 +4,9 @@ use std::time::SystemTime;
 
 use crate::call::{begin, head};
 use crate::fields::{FieldDefinition, fields};
-use crate::kind::{Amount, CallId, CostList, Count, OptionalFlag, Millis, Micros, Nanos, BucketRuleObject, Text};
+use crate::kind::{
+    Amount, BucketRuleObject, CallId, CostList, Count, Micros, Millis, Nanos, OptionalFlag, Text,
+};
 
 fields! {
     /// An event of the gate, for the writer. A line has the fields of its event ([`GateEvent`]).
@@ -89,7 +91,7 @@ events! {
     Reload = "reload" [phase_ns seed fingerprint config costs] "this config decides from this instant on";
     Checkpoint = "checkpoint" [phase_ns seed fingerprint config costs] "a replay can begin here, in a log that was rotated. Supplies, buckets and fills that are in force follow at the same instant, with `again`. Every ten minutes while calls come, and when `log.access` is switched on, but not if more than 1000 lines would have to be repeated";
     End = "end" [] "the process has drained: every call has a line";
-    CostList = "costs" [costs] "the costs of calls were changed on the admin address";
+    Costs = "costs" [costs] "the costs of calls were changed on the admin address";
     Supply = "supply" [limit by capacity until_ns then] "the most that a limit may give out: by `health`, as its backend goes down (0), is tried by one more call, and comes back, by `operator`, a pause (0) or a lower value for a while, or by `coordinator`, a lease";
     Share = "share" [share_thousandths] "every limit gives out this part of what it would, at least 1. Each step of a ramp has a line";
     Fill = "fill" [bucket fill until_ns then] "the leased rate of a bucket";
@@ -127,14 +129,46 @@ const OF_ALL: u64 = Key::set(&[Key::event, Key::started_us, Key::at_ns, Key::aga
 impl GateRecord<'_> {
     /// Appends the line of an event at a moment.
     pub fn write(self, out: &mut Vec<u8>, event: GateEvent, at: SystemTime) {
+        self.write_with(out, event, at, event.fields());
+        out.extend_from_slice(b"}\n");
+    }
+
+    /// The fields of an event, to write them again in a later line.
+    #[must_use]
+    pub fn fields(&self, event: GateEvent) -> Vec<u8> {
+        let mut fields = Vec::new();
+        self.write_set(&mut fields, event.fields());
+        fields
+    }
+
+    /// Appends the line of an event that happened before, with its fields as they were written.
+    pub fn write_again(self, out: &mut Vec<u8>, event: GateEvent, at: SystemTime, fields: &[u8]) {
+        Self {
+            again: true,
+            ..self
+        }
+        .write_with(out, event, at, 0);
+        out.extend_from_slice(fields);
+        out.extend_from_slice(b"}\n");
+    }
+
+    fn write_with(self, out: &mut Vec<u8>, event: GateEvent, at: SystemTime, set: u64) {
         let head = match event {
             GateEvent::Would => head!("shadow"),
             _ => head!("gate"),
         };
         begin(out, head, at);
-        let line = Self { event: Some(event.word()), ..self };
-        line.write_fields(out, OF_ALL | event.fields());
-        out.extend_from_slice(b"}\n");
+        let line = Self {
+            event: Some(event.word()),
+            ..self
+        };
+        line.write_set(out, OF_ALL | set);
+    }
+
+    /// Once in the program, for any set.
+    #[inline(never)]
+    fn write_set(&self, out: &mut Vec<u8>, set: u64) {
+        self.write_fields(out, set);
     }
 }
 
@@ -148,8 +182,13 @@ fn of_set(set: u64) -> impl Iterator<Item = &'static FieldDefinition> {
 #[must_use]
 pub fn events_table() -> String {
     let mut rows = String::from("| `event` | further fields | meaning |\n|---|---|---|\n");
-    for event in GateEvent::ALL.iter().filter(|event| **event != GateEvent::Would) {
-        let names: Vec<String> = of_set(event.fields()).map(|it| format!("`{}`", it.name)).collect();
+    for event in GateEvent::ALL
+        .iter()
+        .filter(|event| **event != GateEvent::Would)
+    {
+        let names: Vec<String> = of_set(event.fields())
+            .map(|it| format!("`{}`", it.name))
+            .collect();
         let (word, names, meaning) = (event.word(), names.join(", "), event.meaning());
         rows.push_str(&format!("| `{word}` | {names} | {meaning} |\n"));
     }

@@ -429,7 +429,8 @@ fn json<T: Serialize + ?Sized>(out: &mut Vec<u8>, key: &'static str, given: Opti
 /// Something that is written by its `Display`, as a string without escapes.
 fn shown(out: &mut Vec<u8>, key: &'static str, what: fmt::Arguments<'_>) {
     put(out, key, b"\"");
-    out.write_fmt(what).expect("writing to memory does not fail");
+    out.write_fmt(what)
+        .expect("writing to memory does not fail");
     out.push(b'"');
 }
 
@@ -466,7 +467,9 @@ fn text_found<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Cow<'de, str>
     Ok(Option::<Word<'_>>::deserialize(from)?.map(|word| word.0))
 }
 
-fn draws_found<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<QuotaDraw<'de>>>, D::Error> {
+fn draws_found<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Vec<QuotaDraw<'de>>>, D::Error> {
     Option::deserialize(from)
 }
 
@@ -474,7 +477,11 @@ type KeyFound<'a> = (Cow<'a, str>, Cow<'a, str>);
 
 fn keys_found<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<KeyFound<'de>>>, D::Error> {
     let keys = Option::<Vec<(Word<'de>, Word<'de>)>>::deserialize(from)?;
-    Ok(keys.map(|keys| keys.into_iter().map(|(limit, key)| (limit.0, key.0)).collect()))
+    Ok(keys.map(|keys| {
+        keys.into_iter()
+            .map(|(limit, key)| (limit.0, key.0))
+            .collect()
+    }))
 }
 
 fn id_found<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
@@ -553,7 +560,14 @@ mod tests {
 
     #[test]
     fn words_and_times_are_what_serde_reads_back() {
-        for word in ["", "nova", "a \"b\"", "a\\b", "a\nb\u{1}", "\u{7f}ü\u{2028}"] {
+        for word in [
+            "",
+            "nova",
+            "a \"b\"",
+            "a\\b",
+            "a\nb\u{1}",
+            "\u{7f}ü\u{2028}",
+        ] {
             let mut out = Vec::new();
             string(&mut out, word);
             let read: String = serde_json::from_slice(&out).expect("a string in JSON");
@@ -573,7 +587,12 @@ mod tests {
 
     #[test]
     fn addresses_are_what_their_display_is() {
-        for peer_of in ["127.0.0.1:1", "10.200.0.99:65535", "[::1]:80", "[fe80::1%3]:80"] {
+        for peer_of in [
+            "127.0.0.1:1",
+            "10.200.0.99:65535",
+            "[::1]:80",
+            "[fe80::1%3]:80",
+        ] {
             let address: SocketAddr = peer_of.parse().expect("an address");
             let mut out = Vec::new();
             peer(&mut out, "", Some(Address::Tcp(address)));

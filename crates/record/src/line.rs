@@ -65,19 +65,27 @@ pub fn read(line: &[u8]) -> LogLine<'_> {
             false => LogLine::Text,
         };
     };
-    let object = &line[start..];
+    // Checked once, so that no string in it is.
+    let Ok(text) = str::from_utf8(&line[start..]) else {
+        return LogLine::Broken(CUT);
+    };
+    let object = text.as_bytes();
     // A sidecar writes this so, near the beginning.
     if memmem::find(&object[..object.len().min(128)], br#""target":"access""#).is_some() {
-        return call(object);
+        return call(text);
     }
-    let kinds: Kinds<'_> = match serde_json::from_slice(object) {
+    let kinds: Kinds<'_> = match serde_json::from_str(text) {
         Ok(kinds) => kinds,
         Err(error) if error.is_data() => return LogLine::Other,
+        // Text may have a brace.
+        Err(_) if start > 0 && memmem::find(object, b"\"target\"").is_none() => {
+            return LogLine::Text;
+        }
         Err(_) => return LogLine::Broken(CUT),
     };
     match kinds.target.as_ref().map(|target| &*target.0) {
-        Some("access" | "replay") => return call(object),
-        Some("gate") => return gate(object),
+        Some("access" | "replay") => return call(text),
+        Some("gate") => return gate(text),
         Some("shadow") => return LogLine::Other,
         _ => {}
     }
@@ -98,8 +106,8 @@ pub fn read(line: &[u8]) -> LogLine<'_> {
     }
 }
 
-fn call(object: &[u8]) -> LogLine<'_> {
-    let call: Box<CallLine<'_>> = match serde_json::from_slice(object) {
+fn call(object: &str) -> LogLine<'_> {
+    let call: Box<CallLine<'_>> = match serde_json::from_str(object) {
         Ok(call) => call,
         Err(error) => return broken(&error),
     };
@@ -111,8 +119,8 @@ fn call(object: &[u8]) -> LogLine<'_> {
     }
 }
 
-fn gate(object: &[u8]) -> LogLine<'_> {
-    match serde_json::from_slice::<Box<GateLine<'_>>>(object) {
+fn gate(object: &str) -> LogLine<'_> {
+    match serde_json::from_str::<Box<GateLine<'_>>>(object) {
         Ok(gate) if gate.schema.is_some_and(|schema| schema > SCHEMA) => LogLine::Broken(UNKNOWN),
         Ok(gate) => LogLine::Gate(gate),
         Err(error) => broken(&error),
@@ -160,7 +168,10 @@ mod tests {
         let fields: serde_json::Map<String, serde_json::Value> =
             serde_json::from_str(line).expect("an object");
         let fields = fields.into_iter().map(|(name, value)| {
-            let name: String = name.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect();
+            let name: String = name
+                .chars()
+                .map(|c| format!("\\u{:04x}", u32::from(c)))
+                .collect();
             let value = match &value {
                 serde_json::Value::Number(number) => format!("{number}e0"),
                 serde_json::Value::String(text) => {
@@ -179,8 +190,14 @@ mod tests {
     #[test]
     fn a_call_is_read_back_in_any_spelling() {
         let steps = [
-            GateStep { at: 5, what: StepKind::Ended(Outcome::Served, None) },
-            GateStep { at: 3, what: StepKind::Asked("user".into()) },
+            GateStep {
+                at: 5,
+                what: StepKind::Ended(Outcome::Served, None),
+            },
+            GateStep {
+                at: 3,
+                what: StepKind::Asked("user".into()),
+            },
         ];
         let (mut access, mut replay) = (Vec::new(), Vec::new());
         let at = UNIX_EPOCH + Duration::from_secs(1);
@@ -251,7 +268,9 @@ mod tests {
         CallRecord::default().write_access(&mut line, UNIX_EPOCH);
         let written: serde_json::Value = serde_json::from_slice(&line).expect("an object");
         assert_eq!(written["schema"], SCHEMA);
-        let newer = String::from_utf8(line).expect("text").replace("\"schema\":1", "\"schema\":2");
+        let newer = String::from_utf8(line)
+            .expect("text")
+            .replace("\"schema\":1", "\"schema\":2");
         assert!(matches!(read(newer.as_bytes()), LogLine::Broken(UNKNOWN)));
     }
 
@@ -267,17 +286,24 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_told_apart() {
+    fn lines_of_other_kinds_are_recognized() {
         let lost = r#"{"timestamp":"x","level":"WARN","message":"access lines lost, stderr is read too slowly","lines":41,"target":"tidegate::telemetry::access"}"#;
-        assert!(matches!(read(lost.as_bytes()), LogLine::Lost(LogStream::Access, 41)));
+        assert!(matches!(
+            read(lost.as_bytes()),
+            LogLine::Lost(LogStream::Access, 41)
+        ));
         let lost = r#"{ "message" : "replay lines lost, the disk is full", "lines" : 4.1e1 }"#;
-        assert!(matches!(read(lost.as_bytes()), LogLine::Lost(LogStream::Replay, 41)));
+        assert!(matches!(
+            read(lost.as_bytes()),
+            LogLine::Lost(LogStream::Replay, 41)
+        ));
         let lost = lost.replace("lines\" : 4.1e1", "rows\" : 1");
         assert!(matches!(read(lost.as_bytes()), LogLine::Broken(_)));
         let other = br#"{"timestamp":"x","level":"INFO","target":"tidegate","message":"ready"}"#;
         assert!(matches!(read(other), LogLine::Other));
         assert!(matches!(read(b""), LogLine::Other));
         assert!(matches!(read(b"thread 'main' panicked"), LogLine::Text));
+        assert!(matches!(read(b"stack of Some { value }"), LogLine::Text));
         let within = br#"{"inner": "{\"target\":\"access\",\"started_us\":1}"}"#;
         assert!(matches!(read(within), LogLine::Broken(_)));
         let without = br#"{"id":"00000000000000ff","started_us":1}"#;

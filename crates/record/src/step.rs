@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use tidegate_limits::Tokens;
 use tidegate_limits::scheduler::Outcome;
@@ -57,26 +57,134 @@ pub enum StepValue<N> {
     Name(N),
 }
 
+/// The type of the value of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepType {
+    /// No value.
+    Absent,
+    /// The name of a class.
+    Class,
+    /// Nanoseconds.
+    Nanos,
+    /// Nanoseconds, or `null`.
+    NanosOrNull,
+    /// The number of a bucket, or `null`.
+    BucketOrNull,
+    /// Tokens, or `null`.
+    TokensOrNull,
+}
+
+impl StepType {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Absent => "",
+            Self::Class => "class",
+            Self::Nanos => "ns",
+            Self::NanosOrNull => "ns or `null`",
+            Self::BucketOrNull => "number or `null`",
+            Self::TokensOrNull => "tokens or `null`",
+        }
+    }
+}
+
 /// Every step: its word in the log, the type of its value, and its meaning.
-pub const WORDS: [(&str, &str, &str); 17] = [
-    ("asked", "class", "the call asked for its turn, in this class"),
-    ("postponed", "ns", "the call met a closed limit and was set aside for this time, which was drawn at random"),
-    ("class", "class", "the call was put into another class while it waited"),
-    ("deadline", "ns or `null`", "the deadline moved while the call waited"),
-    ("bucket", "number or `null`", "the call is charged to another bucket while it waits"),
-    ("admitted", "", "the turn came, and the call drew from its limits"),
-    ("requeued", "", "the backend took no connection: everything came back, and the call waits again"),
-    ("sent", "", "the bytes left: from here the call counts in windows that go by `\"sent\"`"),
-    ("replied", "", "the first byte of the reply came: from here the call counts in windows that go by `\"replied\"`. A reply that came whole at once has only its end"),
-    ("served", "tokens or `null`", "the call was served, and its slots came back; the value is the actual cost, if that was measured"),
-    ("overloaded", "tokens or `null`", "the same, and the backend had too much to do"),
-    ("failed", "tokens or `null`", "the same, and the backend failed otherwise"),
-    ("given_back", "", "the call was admitted and never sent, and everything came back"),
-    ("refused", "", "the call was refused when it asked; `reason` and `limit` say why"),
-    ("expired", "", "the call was refused after a wait"),
-    ("left", "", "the client left while the call waited"),
-    ("evicted", "", "the call was refused because the process ends"),
+pub const WORDS: [(&str, StepType, &str); 17] = [
+    (
+        "asked",
+        StepType::Class,
+        "the call asked for its turn, in this class",
+    ),
+    (
+        "postponed",
+        StepType::Nanos,
+        "the call met a closed limit and was set aside for this time, which was drawn at random",
+    ),
+    (
+        "class",
+        StepType::Class,
+        "the call was put into another class while it waited",
+    ),
+    (
+        "deadline",
+        StepType::NanosOrNull,
+        "the deadline moved while the call waited",
+    ),
+    (
+        "bucket",
+        StepType::BucketOrNull,
+        "the call is charged to another bucket while it waits",
+    ),
+    (
+        "admitted",
+        StepType::Absent,
+        "the turn came, and the call drew from its limits",
+    ),
+    (
+        "requeued",
+        StepType::Absent,
+        "the backend took no connection: everything came back, and the call waits again",
+    ),
+    (
+        "sent",
+        StepType::Absent,
+        "the bytes left: from here the call counts in windows that go by `\"sent\"`",
+    ),
+    (
+        "replied",
+        StepType::Absent,
+        "the first byte of the reply came: from here the call counts in windows that go by `\"replied\"`. A reply that came whole at once has only its end",
+    ),
+    (
+        "served",
+        StepType::TokensOrNull,
+        "the call was served, and its slots came back; the value is the actual cost, if that was measured",
+    ),
+    (
+        "overloaded",
+        StepType::TokensOrNull,
+        "the same, but the backend had too much to do",
+    ),
+    (
+        "failed",
+        StepType::TokensOrNull,
+        "the same, but the backend failed otherwise",
+    ),
+    (
+        "given_back",
+        StepType::Absent,
+        "the call was admitted and never sent, and everything came back",
+    ),
+    (
+        "refused",
+        StepType::Absent,
+        "the call was refused when it asked; `reason` and `limit` say why",
+    ),
+    (
+        "expired",
+        StepType::Absent,
+        "the call was refused after a wait",
+    ),
+    (
+        "left",
+        StepType::Absent,
+        "the client left while the call waited",
+    ),
+    (
+        "evicted",
+        StepType::Absent,
+        "the call was refused because the process ends",
+    ),
 ];
+
+/// The table of steps.
+#[must_use]
+pub fn steps_table() -> String {
+    let mut rows = String::from("| step | value | meaning |\n|---|---|---|\n");
+    for (word, value, meaning) in WORDS {
+        rows.push_str(&format!("| `{word}` | {} | {meaning} |\n", value.words()));
+    }
+    rows
+}
 
 impl<N> StepKind<N> {
     /// The number of the word in [`WORDS`], and the value.
@@ -233,7 +341,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for GateStep<Cow<'a, str>> {
                 let Whole(at) = seq.next_element()?.ok_or_else(missing)?;
                 let value = seq.next_element()?.unwrap_or(StepValue::Absent);
                 while seq.next_element::<IgnoredAny>()?.is_some() {}
-                let word = WORDS.iter().zip(0..).find(|((known, ..), _)| *known == word);
+                let word = WORDS
+                    .iter()
+                    .zip(0..)
+                    .find(|((known, ..), _)| *known == word);
                 let what = word.and_then(|(_, number)| StepKind::of_parts(number, value));
                 let what = what.ok_or_else(|| A::Error::custom("a step is unknown"))?;
                 Ok(GateStep { at, what })

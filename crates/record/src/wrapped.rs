@@ -32,12 +32,12 @@ pub struct Unwrapper {
 }
 
 /// What a line of a log file is.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Content<'a> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
     /// A line that is in no wrapping.
-    Plain(&'a [u8]),
-    /// A whole line that was in a wrapping.
-    Unwrapped(&'a [u8]),
+    Plain,
+    /// The last part of a line that was in a wrapping: [`Unwrapper::whole`] has all of it.
+    Unwrapped,
     /// A part of a line. The rest is still to come.
     Part,
     /// A line that cannot be read, for this reason.
@@ -59,7 +59,7 @@ struct Envelope<'a> {
 
 impl Unwrapper {
     /// Takes a line of the file, without its end.
-    pub fn take<'a>(&'a mut self, line: &'a [u8]) -> Content<'a> {
+    pub fn take(&mut self, line: &[u8]) -> Content {
         if line.starts_with(OWN) {
             return plain(line);
         }
@@ -91,14 +91,20 @@ impl Unwrapper {
     }
 
     /// The beginning of a line whose end never came. For the end of the log.
-    pub fn rest(&mut self) -> Option<Content<'_>> {
+    pub fn rest(&mut self) -> Option<Content> {
         let part = self.parts.iter_mut().find(|part| !part.is_empty())?;
         self.whole = mem::take(part);
-        Some(Content::Unwrapped(&self.whole))
+        Some(unwrapped(&self.whole))
+    }
+
+    /// The whole line that was in a wrapping.
+    #[must_use]
+    pub fn whole(&self) -> &[u8] {
+        &self.whole
     }
 
     /// Adds a part of a line of an output.
-    fn add(&mut self, stream: &str, text: &[u8], is_part: bool) -> Content<'_> {
+    fn add(&mut self, stream: &str, text: &[u8], is_part: bool) -> Content {
         let begun = &mut self.parts[usize::from(stream == "stderr")];
         let text = text.strip_suffix(b"\n").unwrap_or(text);
         // One byte more than fits shows that a line is too long.
@@ -113,7 +119,7 @@ impl Unwrapper {
     }
 
     /// The text of an entry of the journal: a string, or an array of bytes if it is not all printable.
-    fn of_journal(&mut self, message: Option<&RawValue>) -> Content<'_> {
+    fn of_journal(&mut self, message: Option<&RawValue>) -> Content {
         let text = message.map_or("null", RawValue::get);
         self.whole.clear();
         if let Ok(Word(text)) = serde_json::from_str(text) {
@@ -127,16 +133,16 @@ impl Unwrapper {
     }
 }
 
-fn plain(line: &[u8]) -> Content<'_> {
+fn plain(line: &[u8]) -> Content {
     match line.len() <= LINE_MAX {
-        true => Content::Plain(line),
+        true => Content::Plain,
         false => Content::Unreadable(TOO_LONG),
     }
 }
 
-fn unwrapped(line: &[u8]) -> Content<'_> {
+fn unwrapped(line: &[u8]) -> Content {
     match line.len() <= LINE_MAX {
-        true => Content::Unwrapped(line),
+        true => Content::Unwrapped,
         false => Content::Unreadable(TOO_LONG),
     }
 }
@@ -170,19 +176,24 @@ mod tests {
     fn lines(file: &[String]) -> Vec<String> {
         let mut unwrapper = Unwrapper::default();
         let mut all = Vec::new();
-        let mut keep = |content: Content<'_>| match content {
-            Content::Plain(line) => all.push(format!("plain {}", String::from_utf8_lossy(line))),
-            Content::Unwrapped(line) => all.push(String::from_utf8_lossy(line).into_owned()),
-            Content::Part => {}
-            Content::Unreadable(why) => all.push(format!("unreadable: {why}")),
-        };
-        for line in file {
-            keep(unwrapper.take(line.as_bytes()));
+        let mut file = file.iter();
+        loop {
+            let line = file.next();
+            let content = match line {
+                Some(line) => unwrapper.take(line.as_bytes()),
+                None => match unwrapper.rest() {
+                    Some(content) => content,
+                    None => return all,
+                },
+            };
+            let whole = String::from_utf8_lossy(unwrapper.whole());
+            match content {
+                Content::Plain => all.push(format!("plain {}", line.expect("a line"))),
+                Content::Unwrapped => all.push(whole.into_owned()),
+                Content::Part => {}
+                Content::Unreadable(why) => all.push(format!("unreadable: {why}")),
+            }
         }
-        while let Some(rest) = unwrapper.rest() {
-            keep(rest);
-        }
-        all
     }
 
     fn quoted(text: &str) -> String {
@@ -268,6 +279,9 @@ mod tests {
         let mut file = vec![format!("2026-11-22T01:00:00Z stderr P {part}"); 5];
         file.push("2026-11-22T01:00:00Z stderr F end".to_owned());
         file.push(format!("2026-11-22T01:00:00Z stderr F {LINE}"));
-        assert_eq!(lines(&file), [format!("unreadable: {TOO_LONG}").as_str(), LINE]);
+        assert_eq!(
+            lines(&file),
+            [format!("unreadable: {TOO_LONG}").as_str(), LINE]
+        );
     }
 }

@@ -7,6 +7,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use serde::{Serialize, Serializer};
+use tidegate_record::digits::Utc;
 
 use super::asked::{Asked, Read};
 use super::extract::{Body, Id};
@@ -17,7 +18,6 @@ use super::{Api, ask, remove};
 use crate::admin::author::Author;
 use crate::admin::routes::Routes;
 use crate::options::json;
-use crate::telemetry::access::Utc;
 
 /// The longest hold of a pause, and the longest ramp.   s
 pub const HOLD_SECONDS_MAX: f64 = 86_400.0;

@@ -12,6 +12,7 @@ use tidegate_callers::{
     CallerId, CallerRow, FunctionId, Group, Label, Notes, Pattern, RateLimitId, RowKind, SpanUse,
     Suggestion, UsageNow, UsageSpan, UsageTally,
 };
+use tidegate_record::digits::Utc;
 
 use tidegate_limits::Weight;
 
@@ -19,7 +20,6 @@ use super::written::{patterns, some_text, text, texts};
 use crate::call::costs::Costs;
 use crate::call::rate_limit::{Allowance, Handling};
 use crate::options::{Words, words};
-use crate::telemetry::access::Utc;
 
 /// A call, by the `id` of its access line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

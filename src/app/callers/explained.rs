@@ -65,7 +65,7 @@ impl Known {
             () if has_answer && !facts.is_sent_again => CallState::Answering,
             () if facts.admitted.is_some() => CallState::Running,
             // Its turn has come at this moment.
-            () if facts.asked.is_some() => CallState::Waiting,
+            () if facts.destination.is_some() => CallState::Waiting,
             () => CallState::Sharing,
         };
         let mut took = durations(facts, now);
@@ -226,10 +226,8 @@ mod tests {
     use std::sync::Arc;
 
     use tidegate_limits::scheduler::{Delays, Prediction};
-    use tidegate_limits::{Tokens, Weight};
 
     use super::*;
-    use crate::call::steps::AskedAs;
     use crate::call::{
         Destination, Dialect, Identity, NoObserver, Origin, Peer, Reason, Record, Verdict,
     };
@@ -360,18 +358,6 @@ mod tests {
         )
     }
 
-    fn asked() -> AskedAs {
-        AskedAs {
-            destination: Destination::Socket,
-            class: "default".into(),
-            weight: Weight::ONE,
-            tokens: Tokens::ONE,
-            bucket: None,
-            quotas: None,
-            deadline: Timestamp::MAX,
-        }
-    }
-
     #[test]
     fn a_call_stands_where_its_facts_and_the_queue_say() {
         let waits = |since| {
@@ -401,7 +387,7 @@ mod tests {
         assert_eq!(held(&known.report)[0].cause, HeldBy::SharedCall);
         check(
             None,
-            |facts| facts.asked = Some(asked()),
+            |facts| facts.destination = Some(Destination::Socket),
             CallState::Waiting,
         );
         check(waits(4_000), |_| (), CallState::Waiting);

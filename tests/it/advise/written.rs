@@ -128,9 +128,14 @@ pub(super) fn slower(line: &str, times: u64) -> String {
             *instant = (at * times).into();
         }
     };
-    for name in ["arrived_ns", "deadline_ns", "at_ns"] {
+    for name in ["arrived_ns", "deadline_ns", "at_ns", "sent_us"] {
         if let Some(instant) = line.get_mut(name) {
             later(instant);
+        }
+    }
+    for name in ["queue_ms", "backend_ms", "total_ms"] {
+        if let Some(time) = line.get(name).and_then(Value::as_f64) {
+            line[name] = (time * times as f64).into();
         }
     }
     for step in line["steps"].as_array_mut().into_iter().flatten() {

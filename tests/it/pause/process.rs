@@ -472,7 +472,7 @@ async fn with_a_token_only_its_holder_pauses_and_the_act_has_its_name() {
 async fn a_plan_takes_every_decision_of_a_log_with_a_pause_and_a_ramp_again() {
     let backend = backend(Duration::from_millis(20)).await;
     let limits = "max_wait = \"1s\"";
-    let sections = "[log]\naccess = true\nformat = \"json\"";
+    let sections = "[log]\naccess = true\nreplay = true\nformat = \"json\"";
     let sidecar = Sidecar::start(&config(backend.socket_addr(), limits, sections)).await;
     let addr = sidecar.listener("test").await;
     let mut clients = JoinSet::new();

@@ -29,6 +29,7 @@ fn config(backend: &Running, postpone: &str, limits: &str, more: &str) -> String
         postpone_jitter = ["50ms", "150ms"]
         [log]
         access = true
+        replay = true
         format = "json"
         [admin]
         bind = "127.0.0.1:0"

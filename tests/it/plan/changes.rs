@@ -38,6 +38,7 @@ fn config(backend: &Running, postpone: &str, limits: &str) -> String {
         outstanding_max = 1
         [log]
         access = true
+        replay = true
         format = "json"
         [admin]
         bind = "127.0.0.1:0"

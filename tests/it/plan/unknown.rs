@@ -10,7 +10,7 @@ use crate::sidecar::{Said, Sidecar};
 use crate::support::{array, ask};
 
 /// The log of one storm with refusals, for all tests that change a log.
-async fn storm() -> &'static str {
+pub(super) async fn storm() -> &'static str {
     static STORM: OnceCell<String> = OnceCell::const_new();
     STORM.get_or_init(|| stormy("in_turn", 30)).await
 }
@@ -35,15 +35,22 @@ async fn a_log_without_the_start_and_a_checkpoint_has_no_config() {
 }
 
 #[tokio::test]
-async fn lines_without_steps_are_of_an_older_version() {
-    let old = storm().await.replace(r#","steps":"#, r#","before":"#);
-    is_unknown(&plan(&old).await, "cannot be replayed");
+async fn a_log_without_lines_for_a_replay_names_the_option() {
+    let log = storm().await;
+    let is_for_replay = |line: &&str| line.contains(r#""target":"replay""#);
+    let access: Vec<&str> = log.lines().filter(|line| !is_for_replay(line)).collect();
+    is_unknown(&plan(&access.join("\n")).await, "set log.replay = true");
+    let replay: Vec<&str> = log
+        .lines()
+        .filter(|line| !line.contains(r#""target":"access""#))
+        .collect();
+    assert_eq!(plan(&replay.join("\n")).await.code, Some(0));
 }
 
 #[tokio::test]
 async fn lost_lines_are_counted_and_no_plan_is_made() {
     let lost =
-        r#"{"level":"WARN","message":"access lines lost, stderr is read too slowly","lines":41}"#;
+        r#"{"level":"WARN","message":"replay lines lost, stderr is read too slowly","lines":41}"#;
     let log = format!("{}\n{lost}\n", storm().await);
     is_unknown(&plan(&log).await, "41 lines were lost");
     let said = plan_with(&log, &same(), &["--config=new.toml"]).await;
@@ -138,7 +145,7 @@ async fn a_log_that_begins_in_the_middle_is_judged_from_the_first_idle_moment() 
         storm.join_all().await;
     };
     storm(20).await;
-    // The log begins between two storms.
+    // The log begins between two storms, as if it had been rotated there.
     sidecar.reload(&new).await;
     let checkpoint = [r#""event":"checkpoint""#];
     sidecar.log().wait_from(0, &checkpoint).await;
@@ -148,6 +155,10 @@ async fn a_log_that_begins_in_the_middle_is_judged_from_the_first_idle_moment() 
     storm(25).await;
     sidecar.signal("TERM");
     let (_, lines) = sidecar.ended().await;
+    let rotated = lines
+        .iter()
+        .skip_while(|line| !line.contains(checkpoint[0]));
+    let lines: Vec<String> = rotated.cloned().collect();
     let log = lines.join("\n");
     assert!(
         log.contains(r#""again":true"#),
@@ -189,7 +200,7 @@ async fn calls_that_end_after_the_last_line_are_left_out() {
     let ends: Vec<usize> = log
         .lines()
         .enumerate()
-        .filter(|(_, line)| line.contains(r#""target":"access""#))
+        .filter(|(_, line)| line.contains(r#""target":"replay""#))
         .map(|(nth, _)| nth)
         .collect();
     let last = ends[ends.len() - 15];

@@ -80,6 +80,7 @@ impl Limits {
             max_wait = "{deadline_seconds}s"
             [log]
             access = true
+            replay = true
             format = "json"
             [admin]
             bind = "127.0.0.1:0"

@@ -14,10 +14,11 @@ mod template;
 mod whole_seconds;
 
 use tidegate_advice::sample::Sample;
+use tidegate_record::{CallLine, GateEvent, GateLine, LogLine, LogStream};
 
 pub(crate) use self::foreign::Format;
 use self::foreign::{Foreign, Unfit};
-use self::own::{Call, Gate, outcome};
+use self::own::{Shown, shown};
 use self::request::Names;
 use super::sidecars;
 use crate::logs::{At, Log, LogError, merge};
@@ -41,7 +42,7 @@ pub(crate) struct Logs {
     pub(super) sidecars: u32,
     /// Lines that were lost when the log was written.
     pub(super) lost: u64,
-    /// Access lines of a version without steps.
+    /// Access lines of a version without the times of the backend.
     pub(super) old: u64,
     /// Lines that cannot be read.
     pub(super) broken: u64,
@@ -149,7 +150,7 @@ impl Logs {
                 self.sources.len() - 1
             }
         };
-        let Some(line) = at.line else {
+        let Ok(line) = at.line else {
             self.broken += 1;
             return None;
         };
@@ -207,80 +208,70 @@ impl Logs {
 
     /// Takes a line of Tidegate, and returns its time in microseconds since the epoch.
     fn own_line(&mut self, line: &[u8]) -> Option<u64> {
-        let start = memchr::memchr(b'{', line)?;
-        let object = &line[start..];
-        let has = |words: &[u8]| memchr::memmem::find(object, words).is_some();
-        if has(br#""target":"access""#) {
-            return match serde_json::from_slice::<Call<'_>>(object) {
-                Ok(call) => self.call(&call),
-                Err(_) => {
-                    self.broken += 1;
-                    None
-                }
-            };
-        }
-        if has(br#""target":"gate""#) {
-            let gate: Gate = serde_json::from_slice(object).ok()?;
-            let at = gate.started_us.checked_add(gate.at_ns / 1000);
-            self.decides(gate);
-            return at;
-        }
-        if has(b"access lines lost") {
-            let lost: Option<serde_json::Value> = serde_json::from_slice(object).ok();
-            self.lost += lost.and_then(|lost| lost["lines"].as_u64()).unwrap_or(1);
+        match tidegate_record::read(line) {
+            LogLine::Access(call) => return self.call(&call),
+            LogLine::Gate(gate) => {
+                let at = gate.started_us?.checked_add(gate.at_ns? / 1000);
+                self.decides(&gate);
+                return at;
+            }
+            LogLine::Lost(LogStream::Access, lines) => self.lost += lines,
+            LogLine::Broken(_) => self.broken += 1,
+            LogLine::Replay(_) | LogLine::Lost(..) | LogLine::Text | LogLine::Other => {}
         }
         None
     }
 
     /// Notes the config of a line of the gate.
-    fn decides(&mut self, gate: Gate) {
-        let Some(config) = gate.config else {
+    fn decides(&mut self, gate: &GateLine<'_>) {
+        let Some(config) = gate.config.as_deref() else {
             return;
         };
         let is_another = self.config.as_ref().is_some_and(|last| *last != config);
+        let is_start = gate.event.as_deref() == Some(GateEvent::Start.word());
         self.configs = match self.configs {
             _ if is_another => Configs::Several,
-            Configs::Unknown if self.config.is_none() && *gate.event == *"start" => Configs::One,
+            Configs::Unknown if self.config.is_none() && is_start => Configs::One,
             before => before,
         };
-        self.config = Some(config);
+        self.config = Some(config.to_owned());
     }
 
-    fn call(&mut self, call: &Call<'_>) -> Option<u64> {
-        let (Some(steps), Some(arrived)) = (&call.steps, call.arrived_ns) else {
-            self.old += 1;
+    fn call(&mut self, call: &CallLine<'_>) -> Option<u64> {
+        let (Some(id), Some(started_us), Some(function)) =
+            (call.id, call.started_us, &call.function)
+        else {
+            self.broken += 1;
             return None;
         };
-        let last = steps.last().map_or(arrived, |step| step.1);
-        let at = call.started_us.checked_add(last / 1000);
-        // A call without limits has a scheduler of its own, and one without steps got the answer of
-        // another one: the backend's limits know neither.
-        if !call.limited || steps.is_empty() {
-            return at;
-        }
-        let Ok(id) = u64::from_str_radix(&call.id, 16) else {
-            self.broken += 1;
-            return at;
+        let times = match shown(call) {
+            Shown::Times(times) => times,
+            Shown::OfNoLimit => return call.ended_us(),
+            Shown::Old => {
+                self.old += 1;
+                return None;
+            }
+            Shown::Broken => {
+                self.broken += 1;
+                return None;
+            }
         };
+        let at = started_us.checked_add(times.ended / 1000);
         if self.samples.len() >= CALLS_MAX {
             self.beyond += 1;
             return at;
         }
-        let Some((started, ended, ending)) = outcome(steps) else {
-            self.broken += 1;
-            return at;
-        };
-        let epoch = call.started_us.saturating_mul(1000);
+        let epoch = started_us.saturating_mul(1000);
         let caller = call.caller.as_deref();
         let sample = Sample {
-            function: self.names.function(&call.function),
+            function: self.names.function(function),
             caller: caller.and_then(|caller| self.names.caller(caller)),
-            arrived: epoch.saturating_add(arrived),
-            started: started.map(|at| epoch.saturating_add(at)),
-            ended: epoch.saturating_add(ended),
-            ending,
+            arrived: epoch.saturating_add(times.arrived),
+            started: times.started.map(|at| epoch.saturating_add(at)),
+            ended: epoch.saturating_add(times.ended),
+            ending: times.ending,
         };
-        self.ids.push((call.started_us, id));
+        self.ids.push((started_us, id));
         self.samples.push(sample);
         at
     }
@@ -325,6 +316,10 @@ impl Logs {
 
 /// Whether a line is one of Tidegate's log.
 fn is_own(line: &[u8]) -> bool {
-    let has = |words: &[u8]| memchr::memmem::find(line, words).is_some();
-    has(br#""target":"access""#) || has(br#""target":"gate""#) || has(br#""target":"tidegate"#)
+    match tidegate_record::read(line) {
+        LogLine::Access(_) | LogLine::Replay(_) | LogLine::Gate(_) | LogLine::Lost(..) => true,
+        LogLine::Text | LogLine::Other | LogLine::Broken(_) => {
+            memchr::memmem::find(line, br#""target":"tidegate"#).is_some()
+        }
+    }
 }

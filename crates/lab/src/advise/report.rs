@@ -204,7 +204,10 @@ pub(super) fn left_out(logs: &Logs) -> String {
             logs.lost,
             "lines were lost: calls at once may have been more than is known, so values may be too low",
         ),
-        (logs.old, "access lines have no steps, and are left out"),
+        (
+            logs.old,
+            "access lines are of a version that did not write when calls ended, and are left out",
+        ),
         (logs.broken, "lines cannot be read"),
         (
             logs.beyond,

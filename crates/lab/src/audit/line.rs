@@ -1,10 +1,10 @@
-//! Parses one line of a log.
+//! What the audit needs of a line.
 
-use memchr::memmem;
-use serde::Deserialize;
-use serde_json::Value;
+use tidegate_record::kind::QuotaDraw;
+use tidegate_record::{CallLine, LogLine, LogStream};
 
 use super::limit::micros;
+use crate::logs::At;
 
 /// Later times, beyond the year 100,000 in microseconds, are damage. Sums of times below it do
 /// not overflow.
@@ -67,148 +67,80 @@ pub(super) struct Draw {
     pub(super) cost: u64,
 }
 
-/// The fields as written. Strings are owned, because one with an escape cannot be borrowed.
-#[derive(Deserialize)]
-struct Written {
-    id: String,
-    started_us: Option<u64>,
-    sent_us: Option<u64>,
-    backend_ms: Option<f64>,
-    function: Box<str>,
-    class: Box<str>,
-    rate_limit: Option<Box<str>>,
-    tokens: Option<f64>,
-    #[serde(default = "yes")]
-    limited: bool,
-    #[serde(default)]
-    quota: Option<Vec<WrittenDraw>>,
-}
-
-#[derive(Deserialize)]
-struct WrittenDraw {
-    limit: Box<str>,
-    key: Box<str>,
-    window: Option<u64>,
-    total: f64,
-    cost: f64,
-}
-
-/// A field that only access lines have.
-const ONLY_ACCESS: &[u8] = b"started_us";
-
-fn yes() -> bool {
-    true
-}
-
-/// Parses a line without its end. A log collector may put text before the first brace, such as a
-/// time and the name of the stream.
-pub(super) fn read(line: &[u8]) -> Line {
-    let Some(start) = memchr::memchr(b'{', line) else {
-        return match line.iter().all(u8::is_ascii_whitespace) {
-            true => Line::Other,
-            false => Line::Broken("it is not JSON"),
-        };
-    };
-    let object = &line[start..];
-    // The form that a sidecar writes. Other programs may add white space.
-    if memmem::find(object, br#""target":"access""#).is_some() {
-        return access(object);
-    }
-    let Ok(fields) = serde_json::from_slice::<Value>(object) else {
-        return Line::Broken("it is cut or damaged");
-    };
-    match fields["target"].as_str() {
-        Some("access") => return access(object),
-        // What the scheduler was given besides calls. It sends none.
-        Some("gate") => return Line::Other,
-        _ => {}
-    }
-    let message = fields["message"].as_str().unwrap_or_default();
-    if message.starts_with("access lines lost") {
-        return match fields["lines"].as_u64() {
-            Some(lines) => Line::Lost(lines),
-            None => Line::Broken("the number of lost lines is missing"),
-        };
-    }
-    if memmem::find(object, ONLY_ACCESS).is_some() {
-        return Line::Broken(
-            "it contains an access line inside another object, or without its target",
-        );
-    }
-    Line::Other
-}
-
-fn access(object: &[u8]) -> Line {
-    match serde_json::from_slice::<Written>(object) {
-        Ok(written) => call(written).map_or_else(Line::Broken, |it| Line::Call(Box::new(it))),
-        Err(error) if error.is_data() => Line::Broken("a field is missing or has the wrong type"),
-        Err(_) => Line::Broken("it is cut or damaged"),
+/// Takes what the audit needs of a line.
+pub(super) fn read(at: &At<'_>) -> Line {
+    match at.read() {
+        LogLine::Access(call) => match Call::of(&call) {
+            Ok(call) => Line::Call(Box::new(call)),
+            Err(why) => Line::Broken(why),
+        },
+        LogLine::Lost(LogStream::Access, lines) => Line::Lost(lines),
+        LogLine::Lost(LogStream::Replay, _) | LogLine::Replay(_) | LogLine::Gate(_) => Line::Other,
+        LogLine::Other => Line::Other,
+        LogLine::Text => Line::Broken("it is not JSON"),
+        LogLine::Broken(why) => Line::Broken(why),
     }
 }
 
-fn call(written: Written) -> Result<Call, &'static str> {
-    let is_id = written.id.len() == 16;
-    let id = u64::from_str_radix(&written.id, 16).ok().filter(|_| is_id);
-    let id = id.ok_or("its id is not 16 hexadecimal digits")?;
-    let started = written
-        .started_us
-        .ok_or("it has no started_us: this version of the sidecar cannot be audited")?;
-    let sent = match written.sent_us {
-        None => None,
-        Some(at) => {
-            let backend = written.backend_ms.and_then(microseconds);
-            let backend = backend.ok_or("it was sent, and has no valid backend_ms")?;
-            let end = started
-                .checked_add(at)
-                .and_then(|at| at.checked_add(backend));
-            if end.is_none_or(|end| end > TIME_MAX) {
-                return Err("a time is out of range");
-            }
-            let tokens = match written.tokens {
-                None => 0,
-                Some(tokens) => micros(tokens).ok_or("its tokens are out of range")?,
-            };
-            Some(Sent {
-                at,
-                backend,
-                function: written.function,
-                class: written.class,
-                rate_limit: written.rate_limit,
-                tokens,
-                limited: written.limited,
-                quota: draws(written.quota.unwrap_or_default())?,
-            })
+impl Call {
+    fn of(line: &CallLine<'_>) -> Result<Self, &'static str> {
+        let id = line.id.ok_or("it has no id")?;
+        let started = line
+            .started_us
+            .ok_or("it has no started_us: this version of the sidecar cannot be audited")?;
+        let sent = line.sent_us.map(|at| Sent::of(line, started, at));
+        Ok(Self {
+            id,
+            started,
+            sent: sent.transpose()?,
+        })
+    }
+}
+
+impl Sent {
+    fn of(line: &CallLine<'_>, started: u64, at: u64) -> Result<Self, &'static str> {
+        let backend = line
+            .backend_ms
+            .ok_or("it was sent, and has no valid backend_ms")?;
+        let end = started
+            .checked_add(at)
+            .and_then(|at| at.checked_add(backend));
+        if end.is_none_or(|end| end > TIME_MAX) {
+            return Err("a time is out of range");
         }
-    };
-    Ok(Call { id, started, sent })
+        let tokens = match line.tokens {
+            None => 0,
+            Some(tokens) => micros(tokens).ok_or("its tokens are out of range")?,
+        };
+        let name = |name: Option<&str>| name.map(Box::from).ok_or("a field is missing");
+        Ok(Self {
+            at,
+            backend,
+            function: name(line.function.as_deref())?,
+            class: name(line.class.as_deref())?,
+            rate_limit: line.rate_limit.as_deref().map(Box::from),
+            tokens,
+            limited: line.limited.unwrap_or(true),
+            quota: draws(line.quota.as_deref().unwrap_or_default())?,
+        })
+    }
 }
 
-fn draws(written: Vec<WrittenDraw>) -> Result<Box<[Draw]>, &'static str> {
+fn draws(written: &[QuotaDraw<'_>]) -> Result<Box<[Draw]>, &'static str> {
     if written.len() > DRAWS_MAX {
         return Err("it drew from too many quotas");
     }
-    let draws = written.into_iter().map(|draw| {
+    let draws = written.iter().map(|draw| {
         let (total, cost) = (micros(draw.total), micros(draw.cost));
         Ok(Draw {
-            limit: draw.limit,
-            key: draw.key,
+            limit: (&*draw.limit).into(),
+            key: (&*draw.key).into(),
             window: draw.window,
             total: total.ok_or("the total of a quota is out of range")?,
             cost: cost.ok_or("the cost of a draw is out of range")?,
         })
     });
     draws.collect()
-}
-
-/// Whole microseconds, from milliseconds with three decimal places.
-fn microseconds(milliseconds: f64) -> Option<u64> {
-    let micros = (milliseconds * 1e3).round();
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "it lies between 0 and 10^16"
-    )]
-    (0.0..=1e16).contains(&micros).then_some(micros as u64)
 }
 
 #[cfg(test)]
@@ -218,7 +150,7 @@ mod tests {
     const CALL: &str = r#"{"timestamp":"2026-11-22T01:00:00.000000Z","level":"INFO","target":"access","id":"00000000000000ff","function":"guest_list","class":"user","rate_limit":"nova","tokens":2.5,"backend_ms":50.107,"sent_us":7,"started_us":1000,"limited":true,"quota":[{"limit":"per_user","key":"alice","window":3,"total":100,"cost":2.5}],"more":{"a":[1]}}"#;
 
     fn of(text: &str) -> Line {
-        read(text.as_bytes())
+        read(&At::plain(text.as_bytes()))
     }
 
     #[test]

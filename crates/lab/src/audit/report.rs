@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
-use tidegate::telemetry::access::Utc;
 use tidegate::tools::table::{Column, table};
+use tidegate_record::digits::Utc;
 
 /// Sidecars that the report lists.
 const SIDECARS_SHOWN: usize = 20;

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use std::iter::Peekable;
 use std::ops::Range;
 
-use super::steps::What;
+use super::steps::{What, is_decided};
 use super::trace::Process;
 
 /// Something that happens at an instant. At the same instant, in this order.
@@ -70,7 +70,7 @@ impl<'t> Agenda<'t> {
                 self.steps.push(Reverse((next.max(now), call, after)));
             }
             items.push(match step.what {
-                what if what.is_decided() => Item::Decided { call, step: word },
+                what if is_decided(what) => Item::Decided { call, step: word },
                 What::Class(_) | What::Deadline(_) | What::Bucket(_) => {
                     Item::Changed { call, step: word }
                 }

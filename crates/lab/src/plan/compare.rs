@@ -11,8 +11,8 @@ use super::names::Name;
 use super::span::Span;
 use super::timeline::Timeline;
 use super::trace::{Process, Trace};
-use tidegate::telemetry::access::Utc;
 use tidegate::tools::table::{Column, table};
+use tidegate_record::digits::Utc;
 
 const SECOND: u64 = 1_000_000_000;
 /// Rows of one kind that the report for people has.

@@ -16,7 +16,7 @@ use super::given::{Configured, Event, Key};
 use super::names::Name;
 use super::setup::{CannotReplay, Setup, bucket, setup};
 use super::span::Span;
-use super::steps::What;
+use super::steps::{What, is_decided};
 use super::stores::Seen;
 use super::trace::{self, Process, Trace};
 
@@ -284,7 +284,7 @@ impl Feeder<'_> {
                 let next = self
                     .process
                     .steps(call)
-                    .find(|step| step.at > at && step.what.is_decided());
+                    .find(|step| step.at > at && is_decided(step.what));
                 next.map_or("nothing at this instant".to_owned(), |step| {
                     format!("{:?}, {} ns later", step.what, step.at - at)
                 })
@@ -309,7 +309,7 @@ impl Feeder<'_> {
     ) -> Result<(), Difference> {
         let scheduler = &mut self.scheduler;
         let state = match (what, self.states.remove(&number)) {
-            (What::Asked, None) => return self.asks(now, number, expected),
+            (What::Asked(_), None) => return self.asks(now, number, expected),
             (What::Sent, Some(State::Held(hold))) => {
                 scheduler.sent(now, &hold);
                 State::Held(hold)

@@ -12,11 +12,11 @@ use tidegate_limits::call::BucketId;
 use tidegate_limits::quota::StoreTime;
 use tidegate_limits::scheduler::{Jitter, QuotaAsk, QuotaQuestion, Supplier, Supply};
 use tidegate_limits::{Call, Caller, Hold, Scheduler, Step as Next, Ticket, Timestamp};
+use tidegate_record::kind::BucketFields;
 
 use super::feed::submitted;
 use super::give::give;
 use super::given::Event;
-use super::line::Rule;
 use super::load::{Load, Service, service, tick};
 use super::names::{Name, Names};
 use super::rules::Matched;
@@ -161,7 +161,7 @@ impl<'t> Other<'t> {
             Event::Bucket(it) => Some((it.0, &it.1)),
             _ => None,
         });
-        let bucket = |(id, rule): (BucketId, &Rule)| {
+        let bucket = |(id, rule): (BucketId, &BucketFields)| {
             let is_configured = logged.has(rule);
             let made = || (!is_configured).then_some(BucketId(id.0.wrapping_add(MOVED)));
             (id, new.named(rule).or_else(made))

@@ -7,8 +7,9 @@ use tidegate_limits::quota::{QuestionId, QuotaRecord, RecordError, StoreReply, S
 use tidegate_limits::quota::{RecordVersion, StoreTime};
 use tidegate_limits::scheduler::{Supplier, Supply, SupplyShare};
 use tidegate_limits::{Fill, Timestamp};
+use tidegate_record::kind::{BucketFields, PacedCost};
+use tidegate_record::{GateEvent, GateLine};
 
-use super::line::{Costs, Gate, Rule};
 use super::names::{Name, Names};
 
 /// A line of the gate. The rare ones with much content are in boxes, so that a log with as many of
@@ -29,12 +30,12 @@ pub(super) enum Event {
     Reload(Box<Configured>),
     Checkpoint(Box<Configured>),
     /// Costs of calls, which decide the pools of paced limits.
-    Costs(Box<[Costs]>),
+    Costs(Box<[PacedCost]>),
     Supply(Box<Supplied>),
     /// Every limit gives out this part of what it would.
     Share(SupplyShare),
     Fill(Box<(BucketId, Supply<Fill>)>),
-    Bucket(Box<(BucketId, Rule)>),
+    Bucket(Box<(BucketId, BucketFields)>),
     BucketGone(BucketId),
     /// The quotas of the config.
     Quotas,
@@ -58,7 +59,7 @@ pub(super) struct Configured {
     /// `None` if it is too long for a line.
     pub(super) text: Option<String>,
     /// The costs in force, of the calls that meet paced limits. `None` in lines of older versions.
-    pub(super) costs: Option<Vec<Costs>>,
+    pub(super) costs: Option<Vec<PacedCost>>,
 }
 
 /// What a limit may give out.
@@ -95,17 +96,17 @@ pub(super) struct Answered {
 
 impl Given {
     /// Of a line; `None` if it cannot be read.
-    pub(super) fn of(gate: &Gate, names: &mut Names) -> Option<Self> {
+    pub(super) fn of(gate: &GateLine<'_>, names: &mut Names) -> Option<Self> {
         Some(Self {
-            at: gate.at_ns,
-            again: gate.again,
+            at: gate.at_ns?,
+            again: gate.again == Some(true),
             what: Event::of(gate, names)?,
         })
     }
 }
 
 impl Event {
-    fn of(gate: &Gate, names: &mut Names) -> Option<Self> {
+    fn of(gate: &GateLine<'_>, names: &mut Names) -> Option<Self> {
         let configured = || Box::new(Configured::of(gate));
         let bucket = gate.bucket.map(BucketId);
         let mut key = || {
@@ -114,12 +115,16 @@ impl Event {
                 key: names.of(gate.key.as_deref()?),
             })
         };
-        Some(match &*gate.event {
-            "start" => Self::Start(configured()),
-            "reload" => Self::Reload(configured()),
-            "checkpoint" => Self::Checkpoint(configured()),
-            "costs" => Self::Costs(gate.costs.as_ref()?.clone().into()),
-            "supply" => Self::Supply(Box::new(Supplied {
+        let Some(event) = GateEvent::of(gate.event.as_deref()?) else {
+            // A later version may have more, which changes nothing that this one knows of.
+            return Some(Self::Woke);
+        };
+        Some(match event {
+            GateEvent::Start => Self::Start(configured()),
+            GateEvent::Reload => Self::Reload(configured()),
+            GateEvent::Checkpoint => Self::Checkpoint(configured()),
+            GateEvent::Costs => Self::Costs(gate.costs.as_ref()?.clone().into()),
+            GateEvent::Supply => Self::Supply(Box::new(Supplied {
                 limit: names.of(gate.limit.as_deref()?),
                 by: match gate.by.as_deref()? {
                     "health" => Supplier::Health,
@@ -128,34 +133,33 @@ impl Event {
                 },
                 supply: supply(gate),
             })),
-            "share" => Self::Share(
-                gate.share_thousandths
-                    .map_or(SupplyShare::FULL, SupplyShare::of_thousandths),
-            ),
-            "fill" => Self::Fill(Box::new((bucket?, fill(gate)))),
-            "bucket" => Self::Bucket(Box::new((bucket?, gate.rule.clone()?))),
-            "bucket_gone" => Self::BucketGone(bucket?),
-            "quotas" => Self::Quotas,
-            "quota_rule" => {
+            GateEvent::Share => Self::Share(match gate.share_thousandths {
+                None => SupplyShare::FULL,
+                Some(share) => SupplyShare::of_thousandths(u16::try_from(share).ok()?),
+            }),
+            GateEvent::Fill => Self::Fill(Box::new((bucket?, fill(gate)))),
+            GateEvent::Bucket => Self::Bucket(Box::new((bucket?, gate.rule.clone()?))),
+            GateEvent::BucketGone => Self::BucketGone(bucket?),
+            GateEvent::Quotas => Self::Quotas,
+            GateEvent::QuotaRule => {
                 let base = gate.base;
                 let figures = gate.total.map(|total| Figures { total, base });
                 Self::QuotaRule(Box::new((key()?, figures)))
             }
-            "quota_nodes" => Self::QuotaNodes(gate.nodes?),
-            "quota_past" => Self::QuotaPast(Duration::from_nanos(gate.earliest_ns?)),
-            "store_time" => Self::StoreTime(Box::new(store_time(gate)?)),
-            "quota_answer" => Self::QuotaAnswer(Box::new(Answered {
+            GateEvent::QuotaNodes => Self::QuotaNodes(u32::try_from(gate.nodes?).ok()?),
+            GateEvent::QuotaPast => Self::QuotaPast(Duration::from_nanos(gate.earliest_ns?)),
+            GateEvent::StoreTime => Self::StoreTime(Box::new(store_time(gate)?)),
+            GateEvent::QuotaAnswer => Self::QuotaAnswer(Box::new(Answered {
                 key: key()?,
                 question: QuestionId::numbered(gate.question?),
                 reply: reply(gate)?,
                 entropy: gate.entropy?,
                 time: store_time(gate)?,
             })),
-            "quota_changed" => Self::QuotaChanged(Box::new(key()?)),
-            "store_back" => Self::StoreBack,
-            "end" => Self::End,
-            // A later version may have more, which changes nothing that this one knows of.
-            _ => Self::Woke,
+            GateEvent::QuotaChanged => Self::QuotaChanged(Box::new(key()?)),
+            GateEvent::StoreBack => Self::StoreBack,
+            GateEvent::End => Self::End,
+            GateEvent::Woke | GateEvent::Would => Self::Woke,
         })
     }
 
@@ -184,20 +188,18 @@ impl Event {
 }
 
 impl Configured {
-    fn of(gate: &Gate) -> Self {
-        let seed = gate.seed.as_deref();
-        let seed = seed.and_then(|seed| u64::from_str_radix(seed, 16).ok());
+    fn of(gate: &GateLine<'_>) -> Self {
         Self {
             phase: Duration::from_nanos(gate.phase_ns.unwrap_or(0)),
-            seed: seed.unwrap_or(0),
-            fingerprint: gate.fingerprint.clone().unwrap_or_default(),
-            text: gate.config.clone(),
+            seed: gate.seed.unwrap_or(0),
+            fingerprint: gate.fingerprint.clone().unwrap_or_default().into(),
+            text: gate.config.as_deref().map(str::to_owned),
             costs: gate.costs.clone(),
         }
     }
 }
 
-fn supply(gate: &Gate) -> Supply {
+fn supply(gate: &GateLine<'_>) -> Supply {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -210,10 +212,13 @@ fn supply(gate: &Gate) -> Supply {
         expires_at,
         then,
     };
-    gate.capacity.map_or(Supply::Configured, of)
+    let capacity = gate
+        .capacity
+        .and_then(|capacity| u32::try_from(capacity).ok());
+    capacity.map_or(Supply::Configured, of)
 }
 
-fn fill(gate: &Gate) -> Supply<Fill> {
+fn fill(gate: &GateLine<'_>) -> Supply<Fill> {
     let fill = |fill: Option<f64>| fill.and_then(|fill| Fill::new(fill).ok());
     match (fill(gate.fill), fill(gate.then)) {
         (Some(capacity), Some(then)) => Supply::Capacity {
@@ -225,7 +230,7 @@ fn fill(gate: &Gate) -> Supply<Fill> {
     }
 }
 
-fn store_time(gate: &Gate) -> Option<StoreTime> {
+fn store_time(gate: &GateLine<'_>) -> Option<StoreTime> {
     Some(StoreTime::between(
         Timestamp::from_nanos(gate.seen_ns?),
         Duration::from_nanos(gate.earliest_ns?),
@@ -234,7 +239,7 @@ fn store_time(gate: &Gate) -> Option<StoreTime> {
 }
 
 /// What a store answered. Of a record that cannot be read, only that is known.
-fn reply(gate: &Gate) -> Option<StoreReply> {
+fn reply(gate: &GateLine<'_>) -> Option<StoreReply> {
     Some(match gate.reply.as_deref()? {
         "time" => StoreReply::Time,
         "absent" => StoreReply::Stands(StoredRecord::Absent),

@@ -9,7 +9,7 @@ use super::compare::Pair;
 use super::plans::Plan;
 use super::report::Report;
 use super::timeline::{Slot, Timeline};
-use tidegate::telemetry::access::Utc;
+use tidegate_record::digits::Utc;
 
 /// The size of a chart, and the room left and below for its figures.
 const WIDTH: f64 = 960.0;

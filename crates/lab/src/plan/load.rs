@@ -8,7 +8,7 @@ use tidegate_limits::Tokens;
 use tidegate_limits::scheduler::Outcome;
 
 use super::span::Span;
-use super::steps::What;
+use super::steps::{What, is_decided};
 use super::stores::Seen;
 use super::trace::{self, Process, Trace};
 use crate::random::Random;
@@ -176,7 +176,7 @@ fn late(process: &Process, span: &Span) -> Vec<u32> {
                 _ => None,
             };
             let by = due_before.map(|due| step.at.saturating_sub(tick(due)));
-            let by = by.filter(|by| *by <= LATE_MAX && step.what.is_decided());
+            let by = by.filter(|by| *by <= LATE_MAX && is_decided(step.what));
             late.extend(by.and_then(|by| u32::try_from(by).ok()));
         }
         if late.len() >= LATE_SAMPLES {

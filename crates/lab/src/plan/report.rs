@@ -36,8 +36,9 @@ const LACKS: [(&str, &str); 4] = [
     ),
     ("broken_lines", "lines cannot be read"),
     (
-        "lines_without_steps",
-        "access lines have no steps: the version that wrote them cannot be replayed",
+        "calls_without_replay",
+        "calls have no line for a replay, because log.replay was off: set log.replay = true in the config of the \
+         sidecar, restart it, and give the log that it writes from then on",
     ),
     (
         "calls_with_quotas",
@@ -160,14 +161,20 @@ impl Report<'_> {
 
     fn lacks(&self) -> [u64; 4] {
         let trace = self.trace;
-        [trace.lost, trace.broken, trace.old, trace.with_quota]
+        [
+            trace.lost,
+            trace.broken,
+            trace.without_replay,
+            trace.with_quota,
+        ]
     }
 
     /// The identity: 0, 1 or 2, as the exit code.
     pub(super) fn code(&self) -> u8 {
         let trace = self.trace;
         // What is in no line may have decided anything.
-        let is_unknown = trace.old + trace.lost + trace.broken > 0 || self.processes.is_empty();
+        let is_unknown =
+            trace.without_replay + trace.lost + trace.broken > 0 || self.processes.is_empty();
         let codes = self.processes.iter().map(Replayed::code);
         codes.max().unwrap_or(2).max(if is_unknown { 2 } else { 0 })
     }
@@ -210,7 +217,7 @@ impl Report<'_> {
     pub(super) fn identity_text(&self) -> String {
         let mut text = String::new();
         if self.processes.is_empty() {
-            text += "no line of a sidecar with steps was found; log.access = true writes them\n";
+            text += "no line for a replay was found; log.replay = true writes them\n";
         }
         for row in &self.processes {
             text += &row.text();

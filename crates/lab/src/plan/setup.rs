@@ -12,9 +12,9 @@ use tidegate_limits::scheduler::{
 };
 use tidegate_limits::{Burst, Class, Fill, Policy, Tokens};
 use tidegate_quota::QuotaSettings;
+use tidegate_record::kind::{BucketFields, PacedCost};
 
 use super::given::{Configured, Figures};
-use super::line::{Costs, Rule};
 use tidegate::admit::{POSTPONED_MAX, Settings, policy};
 use tidegate::app::with_costs;
 use tidegate::call::Destination;
@@ -108,7 +108,7 @@ impl Setup {
     }
 
     /// Takes the costs that were in force of calls that meet paced limits.
-    pub(super) fn take_costs(&mut self, costs: &[Costs]) {
+    pub(super) fn take_costs(&mut self, costs: &[PacedCost]) {
         for of in costs {
             let mut limits = self.settings.paced.iter_mut();
             let limit = limits.find(|limit| *limit.name == *of.name);
@@ -181,12 +181,12 @@ impl Setup {
     }
 
     /// Whether it has a rate limit of this name.
-    pub(super) fn has(&self, rule: &Rule) -> bool {
+    pub(super) fn has(&self, rule: &BucketFields) -> bool {
         self.buckets.contains_key(&*rule.name)
     }
 
     /// Its own bucket for the rate limit of this name.
-    pub(super) fn named(&self, rule: &Rule) -> Option<BucketId> {
+    pub(super) fn named(&self, rule: &BucketFields) -> Option<BucketId> {
         self.buckets.get(&*rule.name).map(|(id, _)| *id)
     }
 
@@ -197,7 +197,7 @@ impl Setup {
 
     /// The rule of a bucket in a log. A pace is taken from the config, because the line has only
     /// its rate.
-    pub(super) fn rule(&self, rule: &Rule) -> Option<BucketRule> {
+    pub(super) fn rule(&self, rule: &BucketFields) -> Option<BucketRule> {
         let name: Arc<str> = rule.name.as_str().into();
         let Some(fill) = rule.limit.fill else {
             return self.buckets.get(&name).map(|(_, rule)| rule.clone());

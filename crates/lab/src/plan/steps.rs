@@ -3,101 +3,53 @@
 //! A step is one word of 8 bytes, and two if it has a value: 8 bits for what it was, 56 for its
 //! instant, which is enough for two years. A call that is answered at once has four or five.
 
-use tidegate_limits::Tokens;
-use tidegate_limits::scheduler::Outcome;
+use tidegate_record::step::{StepType, WORDS};
+use tidegate_record::{GateStep, StepKind, StepValue};
 
 use super::names::Name;
-use tidegate::call::steps::Word;
 
 const AT_BITS: u32 = 56;
 const AT_MASK: u64 = (1 << AT_BITS) - 1;
 /// Of the 8 bits for what it was: the next word is its value.
-const VALUED: u64 = 1 << 7;
+const VALUED: u8 = 1 << 7;
 
 /// A step of a call.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Step {
-    /// Since the start of the process.   ns
-    pub(super) at: u64,
-    pub(super) what: What,
+pub(super) type Step = GateStep<Name>;
+/// The event of a step.
+pub(super) type What = StepKind<Name>;
+
+/// Whether the scheduler decided it, and did not get it.
+pub(super) const fn is_decided(what: What) -> bool {
+    matches!(
+        what,
+        What::Postponed(_) | What::Admitted | What::Refused | What::Expired
+    )
 }
 
-/// What a step was.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum What {
-    Asked,
-    Postponed(u64),
-    Class(Name),
-    Deadline(Option<u64>),
-    Bucket(Option<u64>),
-    Admitted,
-    Sent,
-    Replied,
-    Requeued,
-    GivenBack,
-    Ended(Outcome, Option<Tokens>),
-    Refused,
-    Expired,
-    Left,
-    Evicted,
+/// The number of the word, and the value.
+fn packed(what: What) -> (u8, Option<u64>) {
+    let (word, value) = what.into_parts();
+    let value = match value {
+        StepValue::Absent | StepValue::Null => None,
+        StepValue::Whole(value) => Some(value),
+        StepValue::Tokens(tokens) => Some(tokens.to_bits()),
+        StepValue::Name(name) => Some(u64::from(name.number())),
+    };
+    (word, value)
 }
 
-impl What {
-    /// Whether the scheduler decided it, and did not get it.
-    pub(super) const fn is_decided(self) -> bool {
-        matches!(
-            self,
-            Self::Postponed(_) | Self::Admitted | Self::Refused | Self::Expired
-        )
-    }
-
-    /// The word of it, and its value.
-    fn parts(self) -> (Word, Option<u64>) {
-        let ended = |word, tokens: Option<Tokens>| (word, tokens.map(|it| it.get().to_bits()));
-        match self {
-            Self::Asked => (Word::Asked, None),
-            Self::Postponed(aside) => (Word::Postponed, Some(aside)),
-            Self::Class(name) => (Word::Class, Some(u64::from(name.number()))),
-            Self::Deadline(deadline) => (Word::Deadline, deadline),
-            Self::Bucket(bucket) => (Word::Bucket, bucket),
-            Self::Admitted => (Word::Admitted, None),
-            Self::Sent => (Word::Sent, None),
-            Self::Replied => (Word::Replied, None),
-            Self::Requeued => (Word::Requeued, None),
-            Self::GivenBack => (Word::GivenBack, None),
-            Self::Ended(Outcome::Served, tokens) => ended(Word::Served, tokens),
-            Self::Ended(Outcome::Overloaded, tokens) => ended(Word::Overloaded, tokens),
-            Self::Ended(Outcome::Failed, tokens) => ended(Word::Failed, tokens),
-            Self::Refused => (Word::Refused, None),
-            Self::Expired => (Word::Expired, None),
-            Self::Left => (Word::Left, None),
-            Self::Evicted => (Word::Evicted, None),
+/// The event with this word and value; `None` if it is none.
+fn unpacked(word: u8, value: Option<u64>) -> Option<What> {
+    let (_, value_type, _) = WORDS.get(usize::from(word))?;
+    let value = match (value, value_type) {
+        (None, _) => StepValue::Null,
+        (Some(value), StepType::Class) => {
+            StepValue::Name(Name::numbered(u32::try_from(value).ok()?)?)
         }
-    }
-
-    /// The step of this word; `None` if it lacks its value.
-    fn of(word: Word, value: Option<u64>) -> Option<Self> {
-        let tokens = || value.and_then(|bits| Tokens::new(f64::from_bits(bits)).ok());
-        Some(match word {
-            Word::Asked => Self::Asked,
-            Word::Postponed => Self::Postponed(value?),
-            Word::Class => Self::Class(Name::numbered(u32::try_from(value?).ok()?)?),
-            Word::Deadline => Self::Deadline(value),
-            Word::Bucket => Self::Bucket(value),
-            Word::Admitted => Self::Admitted,
-            Word::Sent => Self::Sent,
-            Word::Replied => Self::Replied,
-            Word::Requeued => Self::Requeued,
-            Word::GivenBack => Self::GivenBack,
-            Word::Served => Self::Ended(Outcome::Served, tokens()),
-            Word::Overloaded => Self::Ended(Outcome::Overloaded, tokens()),
-            Word::Failed => Self::Ended(Outcome::Failed, tokens()),
-            Word::Refused => Self::Refused,
-            Word::Expired => Self::Expired,
-            Word::Left => Self::Left,
-            Word::Evicted => Self::Evicted,
-        })
-    }
+        (Some(bits), StepType::TokensOrNull) => StepValue::Tokens(f64::from_bits(bits)),
+        (Some(value), _) => StepValue::Whole(value),
+    };
+    What::of_parts(word, value)
 }
 
 /// The steps of all calls of a process, one call after the other.
@@ -125,9 +77,9 @@ impl Packed {
             return None;
         }
         for step in steps {
-            let (word, value) = step.what.parts();
+            let (word, value) = packed(step.what);
             let valued = if value.is_some() { VALUED } else { 0 };
-            self.0.push((word as u64 | valued) << AT_BITS | step.at);
+            self.0.push(u64::from(word | valued) << AT_BITS | step.at);
             self.0.extend(value);
         }
         match u16::try_from(self.0.len() - begin) {
@@ -152,13 +104,12 @@ impl Packed {
     /// The step at this word, and the word of the next step of the call.
     pub(super) fn at(&self, steps: Steps, word: u32) -> (Step, Option<u32>) {
         let packed = self.0[word as usize];
-        let is_valued = packed >> AT_BITS & VALUED != 0;
+        let [kind, ..] = packed.to_be_bytes();
+        let is_valued = kind & VALUED != 0;
         let value = is_valued.then(|| self.0[word as usize + 1]);
-        let index = (packed >> AT_BITS & !VALUED) as usize;
-        let what = Word::ALL.get(index).and_then(|&word| What::of(word, value));
         let step = Step {
             at: packed & AT_MASK,
-            what: what.expect("only steps are packed"),
+            what: unpacked(kind & !VALUED, value).expect("only steps are packed"),
         };
         let after = word + 1 + u32::from(is_valued);
         (step, (after < steps.end()).then_some(after))
@@ -173,13 +124,17 @@ impl Steps {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_limits::Tokens;
+    use tidegate_limits::scheduler::Outcome;
+
     use super::*;
 
     #[test]
     fn steps_are_read_back_as_they_were_packed() {
         let tokens = Tokens::new(2.5).ok();
+        let name = Name::numbered(9).expect("not 0");
         let all = [
-            What::Asked,
+            What::Asked(name),
             What::Postponed(77),
             What::Deadline(None),
             What::Deadline(Some(5)),

@@ -1,5 +1,6 @@
 //! The log as a trace: everything that the schedulers were given, by process, in memory.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
@@ -7,14 +8,14 @@ use std::sync::Arc;
 use foldhash::HashMap;
 use smallvec::SmallVec;
 use tidegate_limits::Tokens;
+use tidegate_record::step::read_steps;
+use tidegate_record::{CallLine, GateLine, LogLine, LogStream, StepKind};
 
 use super::given::{Event, Given};
-use super::line::{self, Line, Value};
 use super::names::{Name, Names};
 use super::setup::Known;
 use super::steps::{Packed, Step, Steps, What};
-use crate::logs::{Log, LogError, merge};
-use tidegate::call::steps::Word;
+use crate::logs::{At, Log, LogError, merge};
 
 /// Longest list of lines that the report names.
 const NAMED_MAX: usize = 10;
@@ -93,6 +94,10 @@ pub(super) struct Process {
     ids: Vec<(u64, u64)>,
     /// Calls between the first and the last one of the log that have no line.
     pub(super) missing: u64,
+    /// Access lines without steps.
+    without_replay: u64,
+    /// Whether its access lines have steps, as those of older versions.
+    has_steps_in_access_lines: bool,
     /// The arrival of the call before the first of these, or of the last call.   ns
     known_until: u64,
 }
@@ -177,8 +182,10 @@ pub(super) struct Trace {
     pub(super) processes: BTreeMap<u64, Process>,
     pub(super) logs: Vec<String>,
     pub(super) lost: u64,
-    /// Access lines without steps.
-    pub(super) old: u64,
+    /// Access lines that were lost.
+    lost_access: u64,
+    /// Calls of processes that wrote no line for a replay.
+    pub(super) without_replay: u64,
     /// Lines that cannot be read, the first of them by name.
     pub(super) broken: u64,
     pub(super) broken_at: Vec<String>,
@@ -207,85 +214,120 @@ impl Trace {
             if lines.is_multiple_of(1 << 16) {
                 progress(lines);
             }
-            let read = at.line.map_or(Line::Broken, line::read);
-            trace.take(at.log, at.number, read)
+            trace.take(&at)
         })?;
         trace.kind_numbers = HashMap::default();
+        trace.forget_processes_without_replay();
         for process in trace.processes.values_mut() {
             process.complete();
         }
         Ok(trace)
     }
 
-    fn take(&mut self, log: &str, number: u64, line: Line<'_>) -> Option<u64> {
-        match line {
-            Line::Call(call) => return self.call(log, number, &call),
-            Line::Gate(gate) => {
-                let at = gate.started_us.checked_add(gate.at_ns / 1000);
-                match Given::of(&gate, &mut self.names) {
-                    Some(given) => {
-                        let process = self.processes.entry(gate.started_us).or_default();
-                        process.given.push(given);
-                    }
-                    None => self.is_broken(log, number),
-                }
-                return at;
-            }
-            Line::Lost(lines) => self.lost += lines,
-            Line::Old => self.old += 1,
-            Line::Broken => self.is_broken(log, number),
-            Line::Other => {}
+    fn take(&mut self, at: &At<'_>) -> Option<u64> {
+        match at.read() {
+            LogLine::Access(call) | LogLine::Replay(call) => return self.call(at, &call),
+            LogLine::Gate(gate) => return self.gate(at, &gate),
+            LogLine::Lost(LogStream::Replay, lines) => self.lost += lines,
+            // Lines of older versions are for a replay, too.
+            LogLine::Lost(LogStream::Access, lines) => self.lost_access += lines,
+            LogLine::Broken(_) => self.is_broken(at),
+            LogLine::Text | LogLine::Other => {}
         }
         None
     }
 
-    fn is_broken(&mut self, log: &str, number: u64) {
+    fn gate(&mut self, at: &At<'_>, gate: &GateLine<'_>) -> Option<u64> {
+        let (Some(started), Some(at_ns)) = (gate.started_us, gate.at_ns) else {
+            self.is_broken(at);
+            return None;
+        };
+        match Given::of(gate, &mut self.names) {
+            Some(given) => {
+                let process = self.processes.entry(started).or_default();
+                process.given.push(given);
+            }
+            None => self.is_broken(at),
+        }
+        started.checked_add(at_ns / 1000)
+    }
+
+    /// Processes whose calls have no line for a replay: `log.replay` was off.
+    fn forget_processes_without_replay(&mut self) {
+        let is_old = self
+            .processes
+            .values()
+            .any(|process| process.has_steps_in_access_lines);
+        if is_old {
+            self.lost += self.lost_access;
+        }
+        let without = &mut self.without_replay;
+        self.processes.retain(|_, process| {
+            let has_replay = process.without_replay == 0 || !process.ids.is_empty();
+            if !has_replay {
+                *without += process.without_replay;
+            }
+            has_replay
+        });
+    }
+
+    fn is_broken(&mut self, at: &At<'_>) {
         self.broken += 1;
         if self.broken_at.len() < NAMED_MAX {
-            self.broken_at.push(format!("{log}:{number}"));
+            self.broken_at.push(format!("{}:{}", at.log, at.number));
         }
     }
 
-    fn call(&mut self, log: &str, number: u64, line: &line::Call<'_>) -> Option<u64> {
-        let steps = line.steps.as_deref().unwrap_or_default();
-        let last = steps.last().map_or(0, |step| step.at);
-        let at = line.started_us.checked_add(last / 1000);
-        let Some(id) = u64::from_str_radix(&line.id, 16).ok() else {
-            self.is_broken(log, number);
-            return at;
+    fn call(&mut self, at: &At<'_>, line: &CallLine<'_>) -> Option<u64> {
+        let (Some(id), Some(started)) = (line.id, line.started_us) else {
+            self.is_broken(at);
+            return None;
         };
-        let ids = &mut self.processes.entry(line.started_us).or_default().ids;
-        ids.push((id, line.arrived_ns.unwrap_or(0)));
-        if !line.limited || steps.is_empty() {
-            return at;
+        let process = self.processes.entry(started).or_default();
+        let is_access = line.target.as_deref() == Some("access");
+        if line.steps.is_none() && is_access {
+            process.without_replay += 1;
+            return line.ended_us();
         }
-        self.with_quota += u64::from(line.quota && line.draws.is_none());
-        if self.parsed(log, number, id, line, steps).is_none() {
-            self.is_broken(log, number);
+        process.has_steps_in_access_lines |= is_access;
+        process.ids.push((id, line.arrived_ns.unwrap_or(0)));
+        // A call that did not ask has none.
+        let raw = line.steps?;
+        let Some(steps) = read_steps(raw) else {
+            self.is_broken(at);
+            return None;
+        };
+        let last = steps.last().map_or(0, |step| step.at);
+        if line.limited != Some(false) && !steps.is_empty() {
+            self.with_quota += u64::from(line.quota.is_some() && line.draws.is_none());
+            let names = &mut self.names;
+            let named = steps.into_iter().map(|step| Step {
+                at: step.at,
+                what: named(names, step.what),
+            });
+            let steps: SmallVec<[Step; 8]> = named.collect();
+            if self.parsed(at, id, started, line, &steps).is_none() {
+                self.is_broken(at);
+            }
         }
-        at
+        started.checked_add(last / 1000)
     }
 
     /// Adds a call; `None` if its line cannot be read.
     fn parsed(
         &mut self,
-        log: &str,
-        number: u64,
+        at: &At<'_>,
         id: u64,
-        line: &line::Call<'_>,
-        steps: &[line::Step<'_>],
+        started: u64,
+        line: &CallLine<'_>,
+        steps: &[Step],
     ) -> Option<()> {
-        let log = self.log(log);
+        let log = self.log(at.log);
         let names = &mut self.names;
-        let mut class = None;
-        let mut read: SmallVec<[Step; 8]> = SmallVec::new();
-        for step in steps {
-            if let (Word::Asked, Value::Name(name)) = (Word::of(&step.word)?, &step.value) {
-                class = Some(names.of(name));
-            }
-            let what = what_happened(step, names)?;
-            read.push(Step { at: step.at, what });
-        }
+        let class = steps.iter().find_map(|step| match step.what {
+            What::Asked(class) => Some(class),
+            _ => None,
+        });
         let caller = line.caller.as_deref().unwrap_or("c0");
         let draws = line.draws.as_ref().map(|draws| {
             let draws = draws.iter();
@@ -294,7 +336,7 @@ impl Trace {
                 .collect()
         });
         let kind = Kind {
-            function: names.of(&line.function),
+            function: names.of(line.function.as_deref()?),
             class: class?,
             caller: caller.strip_prefix('c')?.parse().ok()?,
             client: names.of(line.client.as_deref().unwrap_or_default()),
@@ -302,7 +344,7 @@ impl Trace {
             user: line.user.as_deref().map(|user| names.of(user)),
             dialect: names.of(line.dialect.as_deref().unwrap_or_default()),
             backend: super::setup::backend(line.backend.as_deref()?)?,
-            weight: line.weight?,
+            weight: u32::try_from(line.weight?).ok()?,
             tokens: Tokens::new(line.estimate?).ok()?.get().to_bits(),
             bucket: line.bucket,
             rate_limit: line.rate_limit.as_deref().map(|label| names.of(label)),
@@ -311,13 +353,13 @@ impl Trace {
         let (reason, limit) = (line.reason.as_deref(), line.limit.as_deref());
         let (reason, limit) = (reason.map(|it| names.of(it)), limit.map(|it| names.of(it)));
         let kind = self.kind_of(kind);
-        let process = self.processes.entry(line.started_us).or_default();
-        let steps = process.steps.push(&read)?;
+        let process = self.processes.entry(started).or_default();
+        let steps = process.steps.push(steps)?;
         let call = Call {
             id,
             arrived: line.arrived_ns?,
             deadline: line.deadline_ns.unwrap_or(u64::MAX),
-            line: u32::try_from(number).unwrap_or(u32::MAX),
+            line: u32::try_from(at.number).unwrap_or(u32::MAX),
             kind,
             reason,
             limit,
@@ -368,42 +410,24 @@ impl Trace {
     }
 }
 
-/// The event of a step; `None` if its value does not fit its word.
-fn what_happened(step: &line::Step<'_>, names: &mut Names) -> Option<What> {
-    Some(match (Word::of(&step.word)?, &step.value) {
-        (Word::Asked, Value::Name(_)) => What::Asked,
-        (Word::Postponed, Value::Whole(aside)) => What::Postponed(*aside),
-        (Word::Class, Value::Name(name)) => What::Class(names.of(name)),
-        (Word::Deadline, Value::Whole(deadline)) => What::Deadline(Some(*deadline)),
-        (Word::Deadline, Value::None) => What::Deadline(None),
-        (Word::Bucket, Value::Whole(bucket)) => What::Bucket(Some(*bucket)),
-        (Word::Bucket, Value::None) => What::Bucket(None),
-        (Word::Asked | Word::Postponed | Word::Class, _) => return None,
-        (Word::Deadline | Word::Bucket, _) => return None,
-        (Word::Admitted, _) => What::Admitted,
-        (Word::Sent, _) => What::Sent,
-        (Word::Replied, _) => What::Replied,
-        (Word::Requeued, _) => What::Requeued,
-        (Word::GivenBack, _) => What::GivenBack,
-        (Word::Refused, _) => What::Refused,
-        (Word::Expired, _) => What::Expired,
-        (Word::Left, _) => What::Left,
-        (Word::Evicted, _) => What::Evicted,
-        (ended @ (Word::Served | Word::Overloaded | Word::Failed), value) => {
-            What::Ended(ended.outcome()?, tokens(value))
-        }
-    })
-}
-
-fn tokens(value: &Value<'_>) -> Option<Tokens> {
-    match value {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "a cost has fewer than 2^53 tokens"
-        )]
-        Value::Whole(tokens) => Tokens::new(*tokens as f64).ok(),
-        Value::Tokens(tokens) => Tokens::new(*tokens).ok(),
-        Value::Name(_) | Value::None => None,
+/// The event, with the number of the name of its class.
+fn named(names: &mut Names, what: StepKind<Cow<'_, str>>) -> What {
+    match what {
+        StepKind::Asked(class) => What::Asked(names.of(&class)),
+        StepKind::Class(class) => What::Class(names.of(&class)),
+        StepKind::Postponed(aside) => What::Postponed(aside),
+        StepKind::Deadline(deadline) => What::Deadline(deadline),
+        StepKind::Bucket(bucket) => What::Bucket(bucket),
+        StepKind::Admitted => What::Admitted,
+        StepKind::Requeued => What::Requeued,
+        StepKind::Sent => What::Sent,
+        StepKind::Replied => What::Replied,
+        StepKind::Ended(outcome, measured) => What::Ended(outcome, measured),
+        StepKind::GivenBack => What::GivenBack,
+        StepKind::Refused => What::Refused,
+        StepKind::Expired => What::Expired,
+        StepKind::Left => What::Left,
+        StepKind::Evicted => What::Evicted,
     }
 }
 

@@ -1,89 +1,119 @@
-//! A line of Tidegate's own access log: docs/reference/access-log.md.
+//! A line of Tidegate's own log: when its call was sent, when it was over, and how it ended.
 
-use std::borrow::Cow;
-use std::fmt;
-
-use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, IgnoredAny, SeqAccess, Visitor};
 use tidegate_advice::sample::SampleEnding;
+use tidegate_limits::scheduler::Outcome;
+use tidegate_record::step::read_steps;
+use tidegate_record::{CallLine, StepKind};
 
-/// An access line.
-#[derive(Deserialize)]
-pub(super) struct Call<'a> {
-    #[serde(borrow)]
-    pub(super) id: Cow<'a, str>,
-    pub(super) started_us: u64,
-    #[serde(borrow)]
-    pub(super) function: Cow<'a, str>,
-    #[serde(borrow)]
-    pub(super) caller: Option<Cow<'a, str>>,
-    pub(super) limited: bool,
-    pub(super) arrived_ns: Option<u64>,
-    #[serde(borrow)]
-    pub(super) steps: Option<Vec<Step<'a>>>,
+/// The times of a call at the backend, since the start of the process.   ns
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct CallTimes {
+    pub(super) arrived: u64,
+    /// When it was sent; `None` if it was not.
+    pub(super) started: Option<u64>,
+    pub(super) ended: u64,
+    pub(super) ending: SampleEnding,
 }
 
-/// A line of the gate.
-#[derive(Deserialize)]
-pub(super) struct Gate {
-    pub(super) event: Box<str>,
-    pub(super) started_us: u64,
-    pub(super) at_ns: u64,
-    pub(super) config: Option<String>,
+/// What a call shows of the limits of its backend.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Shown {
+    Times(CallTimes),
+    /// The limits of the backend do not know it: it met none, or it got the answer of another call.
+    OfNoLimit,
+    /// The line has no times: an older version wrote it.
+    Old,
+    Broken,
 }
 
-/// A step: its word and its instant.
-pub(super) struct Step<'a>(Cow<'a, str>, pub(super) u64);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Step<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Parts;
-        impl<'de> Visitor<'de> for Parts {
-            type Value = Step<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a word, an instant, and for some steps a value")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Step<'de>, A::Error> {
-                let missing = || A::Error::custom("a step is cut");
-                let word: &str = seq.next_element()?.ok_or_else(missing)?;
-                let at = seq.next_element()?.ok_or_else(missing)?;
-                while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Step(word.into(), at))
-            }
-        }
-        deserializer.deserialize_seq(Parts)
+/// What a line shows.
+pub(super) fn shown(line: &CallLine<'_>) -> Shown {
+    let Some(arrived) = line.arrived_ns else {
+        return Shown::Old;
+    };
+    if line.limited == Some(false) {
+        return Shown::OfNoLimit;
     }
+    if line.schema.is_none() {
+        return of_old(line, arrived);
+    }
+    if line.backend.is_none() {
+        return Shown::OfNoLimit;
+    }
+    let nanos = |micros: u64| micros.checked_mul(1000);
+    let after_arrival = |micros: Option<u64>| arrived.checked_add(nanos(micros?)?);
+    let sent = line.sent_us.and_then(nanos);
+    let (started, ended, ending) = match (line.outcome.as_deref(), line.verdict.as_deref()) {
+        (Some(outcome), _) => {
+            let ending = match outcome {
+                "served" => SampleEnding::Served,
+                "overloaded" => SampleEnding::Overloaded,
+                _ => SampleEnding::Failed,
+            };
+            // A call that streams may have only its turn.
+            let started = sent.or_else(|| after_arrival(line.queue_ms));
+            let answered = sent.zip(line.backend_ms.and_then(nanos));
+            let answered = answered.and_then(|(sent, took)| sent.checked_add(took));
+            (
+                started,
+                answered.or_else(|| after_arrival(line.total_ms)),
+                ending,
+            )
+        }
+        (None, Some("refused" | "expired")) => {
+            (None, after_arrival(line.total_ms), SampleEnding::Refused)
+        }
+        (None, _) => (None, after_arrival(line.total_ms), SampleEnding::Left),
+    };
+    ended.map_or(Shown::Broken, |ended| {
+        Shown::Times(CallTimes {
+            arrived,
+            started,
+            ended,
+            ending,
+        })
+    })
 }
 
-/// When the call was sent, when it was over, and how it ended; `None` if its steps have no end.
-pub(super) fn outcome(steps: &[Step<'_>]) -> Option<(Option<u64>, u64, SampleEnding)> {
+/// A line of an older version has the times in its steps.
+fn of_old(line: &CallLine<'_>, arrived: u64) -> Shown {
+    let Some(raw) = line.steps else {
+        return Shown::Old;
+    };
+    let Some(steps) = read_steps(raw) else {
+        return Shown::Broken;
+    };
+    if steps.is_empty() {
+        return Shown::OfNoLimit;
+    }
     let mut started = None;
-    for Step(word, at) in steps {
-        let ending = match &**word {
-            // What the backend works on begins with the last byte; a call that streams has only
-            // its turn.
-            "admitted" | "sent" => {
-                started = Some(*at);
+    for step in &steps {
+        let ending = match step.what {
+            StepKind::Admitted | StepKind::Sent => {
+                started = Some(step.at);
                 continue;
             }
-            "requeued" => {
+            StepKind::Requeued => {
                 started = None;
                 continue;
             }
-            "served" => SampleEnding::Served,
-            "overloaded" => SampleEnding::Overloaded,
-            "failed" => SampleEnding::Failed,
-            "refused" | "expired" | "evicted" => SampleEnding::Refused,
-            "left" => SampleEnding::Left,
-            "given_back" => {
+            StepKind::Ended(Outcome::Served, _) => SampleEnding::Served,
+            StepKind::Ended(Outcome::Overloaded, _) => SampleEnding::Overloaded,
+            StepKind::Ended(Outcome::Failed, _) => SampleEnding::Failed,
+            StepKind::Refused | StepKind::Expired | StepKind::Evicted => SampleEnding::Refused,
+            StepKind::Left => SampleEnding::Left,
+            StepKind::GivenBack => {
                 started = None;
                 SampleEnding::Left
             }
             _ => continue,
         };
-        return Some((started, *at, ending));
+        return Shown::Times(CallTimes {
+            arrived,
+            started,
+            ended: step.at,
+            ending,
+        });
     }
-    None
+    Shown::Broken
 }
