@@ -25,6 +25,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::seeds::any_seed;
 use crate::sidecar::Sidecar;
 use crate::support::{
     Held, PATIENCE, Scripted, Stack, asking, config, identity, json, read_all, read_until, reset,
@@ -745,8 +746,7 @@ async fn a_client_that_waits_in_vain_gets_the_address_of_its_task() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_at_any_moment_every_call_is_reported_and_sent_at_most_once() {
-    let seed: u64 = rand::random();
-    println!("seed {seed}");
+    let seed = any_seed();
     let mut random = StdRng::seed_from_u64(seed);
     let (tell, mut got) = mpsc::unbounded_channel();
     let backend = Scripted::start(move |_, mut stream: TcpStream| {

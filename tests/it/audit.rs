@@ -1,6 +1,7 @@
 //! `tidegate audit`: its results equal a brute-force count of every span.
 
 use std::io::Cursor;
+use std::ops::Range;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -11,10 +12,11 @@ use tidegate_lab::backend::{Backend, Options};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
+use crate::seeds::seeds;
 use crate::sidecar::{Said, Sidecar, run, with_programs};
 use crate::support::{array, ask};
 
-const SEEDS: u64 = 3_000;
+const SEEDS: Range<u64> = 0..3_000;
 /// Nanoseconds.
 const MICRO: u64 = 1_000;
 const MILLI: u64 = 1_000_000;
@@ -263,7 +265,7 @@ fn agree(processes: usize, error: u64, scope: Scope) {
     };
     let shift = slack as i64;
     let mut told = [0; 3];
-    for seed in 0..SEEDS {
+    for seed in seeds(SEEDS) {
         let mut random = StdRng::seed_from_u64(seed);
         let world = World::new(&mut random, processes, error);
         let logs = world.logs(&mut random, |_| false);
@@ -321,7 +323,8 @@ fn agree(processes: usize, error: u64, scope: Scope) {
         }
     }
     // Moments are chosen where the result is often unknown, yet each verdict is reported often.
-    assert!(told.iter().all(|times| *times > SEEDS / 10), "{told:?}");
+    let seeds = seeds(SEEDS).len();
+    assert!(told.iter().all(|times| *times > seeds / 10), "{told:?}");
 }
 
 impl World {
@@ -346,7 +349,7 @@ fn over_sidecars_whose_clocks_differ_no_verdict_is_ever_wrong() {
 #[test]
 fn one_sidecar_needs_no_clock_but_its_own() {
     // With an error of clocks of nearly half a window, yet as sharp as with none.
-    for seed in 0..SEEDS {
+    for seed in seeds(SEEDS) {
         let mut random = StdRng::seed_from_u64(seed);
         let world = World::new(&mut random, 1, 40 * MILLI);
         let logs = world.logs(&mut random, |_| false);
@@ -365,7 +368,7 @@ fn one_sidecar_needs_no_clock_but_its_own() {
 
 #[test]
 fn costs_are_summed_as_calls_are_counted() {
-    for seed in 0..SEEDS {
+    for seed in seeds(SEEDS) {
         let mut random = StdRng::seed_from_u64(seed);
         let world = World::new(&mut random, 1, 0);
         let logs = world.logs(&mut random, |_| false);
@@ -389,7 +392,7 @@ fn costs_are_summed_as_calls_are_counted() {
 #[test]
 fn whatever_lines_are_missing_or_out_of_order_nothing_is_kept_that_was_not() {
     let mut told = [0; 3];
-    for seed in 0..SEEDS {
+    for seed in seeds(SEEDS) {
         let mut random = StdRng::seed_from_u64(seed);
         let world = World::new(&mut random, 2, MILLI);
         let one_in = random.random_range(2..20);
@@ -425,12 +428,13 @@ fn whatever_lines_are_missing_or_out_of_order_nothing_is_kept_that_was_not() {
         }
         told[report.verdict as usize] += 1;
     }
-    assert!(told.iter().all(|times| *times > 20), "{told:?}");
+    let seeds = seeds(SEEDS).len();
+    assert!(told.iter().all(|times| *times > seeds / 150), "{told:?}");
 }
 
 #[test]
 fn a_quota_is_summed_by_key_and_window_over_all_logs() {
-    for seed in 0..SEEDS {
+    for seed in seeds(SEEDS) {
         let mut random = StdRng::seed_from_u64(seed);
         let mut spent = std::collections::BTreeMap::<(u64, u64), u64>::new();
         let mut logs = vec![Vec::new(); 3];

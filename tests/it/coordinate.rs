@@ -21,6 +21,7 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::seeds::any_seed;
 use crate::sidecar::{Sidecar as Process, field};
 use crate::stores::free_ports;
 use crate::support::{self, Answer, OK, PATIENCE, Scripted, array, closed_port, config, densest};
@@ -536,12 +537,7 @@ async fn a_sidecar_that_was_killed_has_the_same_name_at_the_servers_and_no_other
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_sidecars_before_one_backend_never_exceed_it_while_they_and_the_servers_are_killed() {
-    let seed = std::env::var("TIDEGATE_SEED").ok();
-    let seed = seed
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(rand::random);
-    eprintln!("TIDEGATE_SEED={seed}");
-    let mut random = StdRng::seed_from_u64(seed);
+    let mut random = StdRng::seed_from_u64(any_seed());
     let backend = Recorded::start().await;
     let port = closed_port().port();
     let text = sidecar_text(

@@ -106,6 +106,9 @@ mod real_websocket;
 mod relay;
 mod runbook;
 mod scenarios;
+#[allow(clippy::duplicate_mod, reason = "h1_inputs has it inside")]
+#[path = "../../crates/limits/tests/random/seeds.rs"]
+mod seeds;
 mod series;
 mod shared_payers;
 mod sidecar;

@@ -14,6 +14,7 @@ mod table;
 use self::judge::{Bounds, Judged, STRICT};
 use self::run::Limits;
 use self::scenario::Scenario;
+use crate::seeds::the_seed;
 
 /// Runs the calls of a scenario under both configs, and plans the second from the log of the first.
 async fn judged(scenario: &Scenario) -> Judged {
@@ -28,8 +29,7 @@ async fn judged(scenario: &Scenario) -> Judged {
 #[ignore = "takes five minutes; `make predict` runs it"]
 async fn the_table() {
     let only = std::env::var("ONLY").unwrap_or_default();
-    let seed = std::env::var("TIDEGATE_SEED").ok();
-    let seed = seed.map_or(1, |it| it.parse().expect("a number"));
+    let seed = the_seed().unwrap_or(1);
     let mut all = Vec::new();
     for scenario in scenario::all(seed) {
         if scenario.name.contains(&only) {

@@ -30,6 +30,7 @@ use self::load::{Demand, Load};
 use self::sentinels::Group;
 use self::sidecars::{Counts, Fleet};
 use self::store::Store;
+use crate::seeds::any_seed;
 use crate::support::PATIENCE;
 
 /// The tried case.
@@ -53,10 +54,6 @@ pub(crate) struct Plan {
 impl Plan {
     /// Short enough for every run of the tests: three times as much is asked for as there is.
     fn short(name: &'static str, faults: Faults) -> Self {
-        let seed = std::env::var("TIDEGATE_SEED").ok();
-        let seed = seed.and_then(|seed| seed.parse().ok());
-        let seed = seed.unwrap_or_else(rand::random);
-        eprintln!("{name}: TIDEGATE_SEED={seed}");
         Self {
             name,
             sidecars: 3,
@@ -70,7 +67,7 @@ impl Plan {
             },
             lasts: Duration::from_secs(9),
             faults,
-            seed,
+            seed: any_seed(),
         }
     }
 

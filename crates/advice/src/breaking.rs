@@ -174,6 +174,7 @@ fn jump(before: &Bin, bin: &Bin) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::draw::Draw;
+    use crate::seeds::seeds;
 
     /// Calls at levels 1 to 20; `fails` and `stretch` by level.
     fn calls(
@@ -199,7 +200,7 @@ mod tests {
 
     #[test]
     fn failures_from_a_level_on_are_a_break_there() {
-        for seed in 0..100 {
+        for seed in seeds(0..100) {
             let fails = |level| if level >= 13 { 0.3 } else { 0.01 };
             let broken = breaking(calls(seed, fails, |_| 1.0)).expect("it breaks");
             assert_eq!(broken.from, 13, "seed {seed}");
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn times_that_jump_are_a_break_and_times_that_are_shared_are_not() {
-        for seed in 0..100 {
+        for seed in seeds(0..100) {
             let collapse = |level| if level >= 9 { 10.0 } else { 1.0 };
             let broken = breaking(calls(seed, |_| 0.0, collapse)).expect("it collapses");
             assert_eq!(broken.from, 9, "seed {seed}");

@@ -20,5 +20,8 @@ pub mod levels;
 mod replay;
 mod runs;
 pub mod sample;
+#[cfg(test)]
+#[path = "../../limits/tests/random/seeds.rs"]
+mod seeds;
 pub mod setting;
 pub mod tokens;

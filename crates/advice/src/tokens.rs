@@ -104,6 +104,7 @@ pub(crate) fn bucket(calls: &[(u64, f64)], from: u64, to: u64, draw: &mut Draw) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seeds::seeds;
 
     const MILLISECOND: u64 = 1_000_000;
 
@@ -127,7 +128,7 @@ mod tests {
 
     #[test]
     fn the_bucket_delays_no_more_than_the_stated_share_and_a_smaller_one_more() {
-        for seed in 0..50 {
+        for seed in seeds(0..50) {
             let mut draw = Draw::new(seed);
             let mut at = 0;
             let calls: Vec<_> = (0..5_000)

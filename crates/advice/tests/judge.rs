@@ -1,5 +1,7 @@
 //! The advice against an oracle that knows the backend.
 
+#[path = "../../limits/tests/random/seeds.rs"]
+mod seeds;
 mod worlds;
 
 use std::ops::Range;
@@ -10,6 +12,7 @@ use tidegate_advice::setting::SettingAnswer;
 use tidegate_backends::SECOND;
 use tidegate_backends::drive::goodput;
 
+use seeds::seeds;
 use worlds::{FAR, JUDGED, LOG, NEAR, TUNED, World};
 
 fn advice(world: &World) -> Advice {
@@ -41,10 +44,10 @@ fn oracle(world: &World) -> (u32, f64) {
         .expect("it bears at least one call")
 }
 
-fn check_near(seeds: Range<u64>) {
+fn check_near(all: Range<u64>) {
     let mut poor = Vec::new();
     for kind in NEAR {
-        for seed in seeds.clone() {
+        for seed in seeds(all.clone()) {
             let world = World::new(kind, seed);
             let advice = advice(&world);
             let (best, most) = oracle(&world);
@@ -70,9 +73,9 @@ fn check_near(seeds: Range<u64>) {
     assert!(poor.is_empty(), "{poor:#?}");
 }
 
-fn check_far(seeds: Range<u64>) {
+fn check_far(all: Range<u64>) {
     for kind in FAR {
-        for seed in seeds.clone() {
+        for seed in seeds(all.clone()) {
             let world = World::new(kind, seed);
             let advice = advice(&world);
             let SettingAnswer::NoEvidenceBeyond(seen) = advice.outstanding else {
@@ -90,7 +93,7 @@ fn check_far(seeds: Range<u64>) {
     }
 }
 
-/// A hundred logs that are short or poor, each in one of seven ways.
+/// A log that is short or poor, in one of seven ways.
 fn poor(seed: u64) -> (&'static str, Vec<Sample>) {
     let kind = NEAR[seed as usize % NEAR.len()];
     let world = World::new(kind, seed);
@@ -151,8 +154,8 @@ fn values(advice: &Advice) -> usize {
         + advice.callers.iter().filter(|it| it.bucket.is_ok()).count()
 }
 
-fn check_poor(seeds: Range<u64>) {
-    for seed in seeds {
+fn check_poor(all: Range<u64>) {
+    for seed in seeds(all) {
         let (name, log) = poor(seed);
         let advice = advise(&log, &AdviceRequest::default());
         assert_eq!(values(&advice), 0, "{name}, seed {seed}: {advice:?}");
@@ -163,8 +166,8 @@ fn check_poor(seeds: Range<u64>) {
     }
 }
 
-fn check_sufficient(seeds: Range<u64>) {
-    for seed in seeds {
+fn check_sufficient(all: Range<u64>) {
+    for seed in seeds(all) {
         let world = World::new(NEAR[seed as usize % NEAR.len()], seed);
         let advice = advice(&world);
         assert!(
@@ -198,21 +201,22 @@ fn far_from_the_breaking_point_there_is_no_evidence() {
 }
 
 #[test]
-fn a_hundred_short_or_poor_logs_give_no_advice() {
+fn short_or_poor_logs_give_no_advice() {
     check_poor(JUDGED.start..JUDGED.start + 100);
 }
 
 #[test]
-fn fifty_sufficient_logs_give_fifty_advices() {
+fn sufficient_logs_give_advice() {
     check_sufficient(JUDGED.start + 100..JUDGED.start + 150);
 }
 
 /// Logs of a limit above the breaking point. Where the backend collapses, it may serve too few calls for
 /// any advice.
-fn check_crossed(seeds: Range<u64>) {
-    let mut found = 0;
+fn check_crossed(all: Range<u64>) {
+    let (mut found, mut logs) = (0, 0);
     for kind in NEAR {
-        for seed in seeds.clone() {
+        for seed in seeds(all.clone()) {
+            logs += 1;
             let mut world = World::new(kind, seed);
             world.limit = world.bears * 13 / 10 + 1;
             let advice = advice(&world);
@@ -226,7 +230,7 @@ fn check_crossed(seeds: Range<u64>) {
             );
         }
     }
-    assert!(found >= 8, "{found} breaking points were found");
+    assert!(found * 3 >= logs, "{found} breaking points in {logs} logs");
 }
 
 #[test]

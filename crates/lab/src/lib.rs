@@ -26,6 +26,9 @@ mod logs;
 pub mod plan;
 mod random;
 pub mod relay;
+#[cfg(test)]
+#[path = "../../limits/tests/random/seeds.rs"]
+mod seeds;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod simulate;
 pub mod top;

@@ -5,14 +5,14 @@
 //! to wait, and compared with what happens. The error is given in parts of the wait, or of 50 ms if that is
 //! longer.
 //!
-//! `TIDEGATE_SEED=n` replays one seed. The figures are printed with `--nocapture`.
+//! The figures are printed with `--nocapture`.
 
 mod random;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use random::Random;
+use random::{Random, at_least, the_seed};
 use tidegate_limits::policy::{
     ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
 };
@@ -24,7 +24,7 @@ use tidegate_replay::{Decision, Ranked, Replay};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
-const SEEDS: u64 = 300;
+const SEEDS: std::ops::Range<u64> = 0..300;
 /// An error is never given in parts of less than this.
 const LEAST: Duration = Duration::from_millis(50);
 
@@ -446,16 +446,6 @@ fn figures(mut of: Vec<f64>) -> (f64, f64) {
     (quantile(&of, 0.5), quantile(&of, 0.95))
 }
 
-fn seeds() -> std::ops::Range<u64> {
-    match std::env::var("TIDEGATE_SEED") {
-        Ok(seed) => {
-            let seed = seed.parse().expect("a number");
-            seed..seed + 1
-        }
-        Err(_) => 0..SEEDS,
-    }
-}
-
 #[test]
 fn predicted_starts_are_near_the_real_ones() {
     let mut all = Vec::new();
@@ -463,7 +453,7 @@ fn predicted_starts_are_near_the_real_ones() {
     let mut refused_of_one = Early::default();
     let mut unknown = 0;
     let mut by_kind: HashMap<String, Vec<f64>> = HashMap::new();
-    for seed in seeds() {
+    for seed in at_least(SEEDS.end, SEEDS) {
         let random = &mut Random::new(seed);
         let world = World::new(random);
         let names: Vec<_> = world.limits.iter().map(|it| it.name.to_string()).collect();
@@ -542,7 +532,7 @@ fn predicted_starts_are_near_the_real_ones() {
         control > 0.2,
         "a prediction that ignores the calls ahead is seen: {control}"
     );
-    if std::env::var("TIDEGATE_SEED").is_err() {
+    if the_seed().is_none() {
         let (one50, one95) = figures(one_flow);
         assert!(
             one50 <= 0.05,
@@ -673,7 +663,7 @@ fn what_an_oracle_knows() {
             None => found.push((key, vec![error])),
         };
     };
-    for seed in seeds() {
+    for seed in at_least(SEEDS.end, SEEDS) {
         let random = &mut Random::new(seed);
         let world = World::new(random);
         let single = world.single;

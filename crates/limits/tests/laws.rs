@@ -5,8 +5,7 @@
 //! clock jumps to the next event or to the moment the scheduler asked to be woken at. After
 //! every step the oracle recounts the full history.
 //!
-//! `TIDEGATE_SEED=n` replays one seed, `TIDEGATE_SEEDS=n` sets how many are run,
-//! `TIDEGATE_TRACE=1` prints what happens.
+//! `random/seeds.rs` chooses the seeds. `TIDEGATE_TRACE=1` prints what happens.
 
 mod oracle;
 mod random;
@@ -25,10 +24,10 @@ use laws::policies::Shape;
 use laws::twins;
 use laws::world::World;
 use oracle::Violation;
-use random::Random;
+use random::{Random, seeds};
 use tidegate_limits::Timestamp;
 
-const SEEDS: u64 = 12_000;
+const SEEDS: Range<u64> = 0..12_000;
 
 fn nanos(span: u64) -> Duration {
     Duration::from_nanos(span)
@@ -38,38 +37,13 @@ fn at(moment: u64) -> Timestamp {
     Timestamp::from_nanos(moment)
 }
 
-/// Says which seed was running when a test panics.
-struct Seed(u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("failed with TIDEGATE_SEED={}", self.0);
-        }
-    }
-}
-
-/// The seeds of a run: as many as promised, or those that the environment asks for.
-fn seeds() -> Range<u64> {
-    let number = |name: &str| {
-        let value = std::env::var(name).ok()?;
-        Some(
-            value
-                .parse::<u64>()
-                .unwrap_or_else(|_| panic!("{name} must be a number, not {value:?}")),
-        )
-    };
-    match number("TIDEGATE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("TIDEGATE_SEEDS").unwrap_or(SEEDS),
-    }
-}
-
 /// Runs `law` with each seed, prints the first violation and counts them.
-fn count_violations(seeds: Range<u64>, law: impl Fn(u64) -> Result<(), Violation>) -> u64 {
+fn count_violations(
+    seeds: impl Iterator<Item = u64>,
+    law: impl Fn(u64) -> Result<(), Violation>,
+) -> u64 {
     let mut violations = 0;
     for seed in seeds {
-        let _seed = Seed(seed);
         if let Err(violation) = law(seed) {
             if violations == 0 {
                 eprintln!("TIDEGATE_SEED={seed}: {violation}");
@@ -81,7 +55,7 @@ fn count_violations(seeds: Range<u64>, law: impl Fn(u64) -> Result<(), Violation
 }
 
 fn check_laws(shape: impl Fn(&mut Random) -> Shape) {
-    let violations = count_violations(seeds(), |seed| World::new(seed, &shape).live());
+    let violations = count_violations(seeds(SEEDS), |seed| World::new(seed, &shape).live());
     assert_eq!(violations, 0, "the first one is printed above");
 }
 
@@ -178,14 +152,13 @@ fn a_reserve_is_there_for_its_class_and_for_no_other() {
 #[test]
 fn a_call_that_runs_at_once_leaves_everything_as_if_it_had_waited_first() {
     let mut at_once = 0;
-    for seed in seeds() {
-        let _seed = Seed(seed);
+    for seed in seeds(SEEDS) {
         match twins::live(seed, false) {
             Ok(calls) => at_once += calls,
             Err(violation) => panic!("{violation}"),
         }
     }
-    let least = seeds().count() as u64;
+    let least = seeds(SEEDS).len() as u64;
     assert!(at_once >= least, "only {at_once} calls ran at once");
 }
 

@@ -15,10 +15,7 @@
 //! - no call waits that could run, unless a claim keeps the room;
 //! - when nothing comes any more, everything runs.
 //!
-//! Each of these checks notices a world that breaks it from outside.
-//!
-//! `TIDEGATE_SEED=n` replays one seed, `TIDEGATE_ORDER_SEEDS=n` sets how many are run. The worst of
-//! them is printed with `--nocapture`.
+//! Each of these checks notices a world that breaks it from outside. The worst seed is printed with `--nocapture`.
 
 mod random;
 mod order_laws {
@@ -32,8 +29,8 @@ mod order_laws {
 }
 
 use order_laws::world::{Broken, Check, World};
+use random::seeds;
 
-const SEEDS: u64 = 150;
 /// Nanoseconds in a millisecond.
 const MS: u64 = 1_000_000;
 
@@ -57,23 +54,12 @@ impl Worst {
     }
 }
 
-/// Says which seed was running when a test panics.
-struct Seed(u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("failed with TIDEGATE_SEED={}", self.0);
-        }
-    }
-}
-
-fn run(seeds: std::ops::Range<u64>) {
+#[test]
+fn every_call_runs_within_its_bound_and_callers_share_each_limit() {
     let mut all = Worst::default();
     let mut of = [0; 2];
     let mut broken = 0;
-    for seed in seeds {
-        let _seed = Seed(seed);
+    for seed in seeds(0..150) {
         match World::new(seed).live() {
             Ok(worst) => {
                 let pairs = [(worst.wait, &mut all.wait), (worst.apart, &mut all.apart)];
@@ -92,20 +78,6 @@ fn run(seeds: std::ops::Range<u64>) {
     }
     println!("{all:?}, with the seeds {of:?}");
     assert_eq!(broken, 0, "the violations are printed above");
-}
-
-fn number(name: &str) -> Option<u64> {
-    let value = std::env::var(name).ok()?;
-    let number = value.parse();
-    Some(number.unwrap_or_else(|_| panic!("{name} must be a number, not {value:?}")))
-}
-
-#[test]
-fn every_call_runs_within_its_bound_and_callers_share_each_limit() {
-    match number("TIDEGATE_SEED") {
-        Some(seed) => run(seed..seed + 1),
-        None => run(0..number("TIDEGATE_ORDER_SEEDS").unwrap_or(SEEDS)),
-    }
 }
 
 /// How many of the first seeds are noticed by this check alone.

@@ -1,9 +1,7 @@
 //! The quota's model: the ledgers of several nodes and a store, in virtual time, with whatever
 //! can go wrong, and invariants that hold all the same.
 //!
-//! `TIDEGATE_SEED=n` replays one seed. `TIDEGATE_SEEDS=n` sets how many the longest test runs, and the
-//! others in proportion. The algorithm that the quota improves on is run through the same checker, which
-//! has to notice each of its faults.
+//! The algorithm that the quota improves on is run through the same checker, which has to notice each of its faults.
 
 mod random;
 mod quota_model {
@@ -15,43 +13,14 @@ mod quota_model {
 }
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::time::Duration;
 
 use quota_model::check::{Invariant, check};
 use quota_model::exhaustive;
 use quota_model::original::{Original, WINDOW};
 use quota_model::world::{Faults, MS, Run, Setup, run};
-use random::Random;
+use random::{Random, at_least, seeds};
 use tidegate_limits::quota::{DrawMode, OutagePolicy, RuleSettings, WindowRule};
-
-const SEEDS: u64 = 5_000;
-
-/// Says which seed was running when a test panics.
-struct Seed(u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("failed with TIDEGATE_SEED={}", self.0);
-        }
-    }
-}
-
-fn seeds(number: u64) -> Range<u64> {
-    let from = |name: &str| {
-        let value = std::env::var(name).ok()?;
-        Some(value.parse::<u64>().expect("a seed is a number"))
-    };
-    match from("TIDEGATE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => {
-            let all = from("TIDEGATE_SEEDS").unwrap_or(SEEDS);
-            // At least three, of which a mean can be taken.
-            0..(number * all / SEEDS).max(number.min(3))
-        }
-    }
-}
 
 /// The invariants that a run broke.
 fn broken(original: &Original) -> BTreeSet<Invariant> {
@@ -156,8 +125,7 @@ fn anything(seed: u64) -> Setup {
 
 #[test]
 fn whatever_goes_wrong_no_window_is_exceeded() {
-    for seed in seeds(SEEDS) {
-        let _seed = Seed(seed);
+    for seed in seeds(0..5_000) {
         hold(&run(&anything(seed)));
     }
 }
@@ -248,8 +216,7 @@ fn under_saturation_little_strands_no_node_starves_and_few_draws_suffice() {
     ];
     for (nodes, total, length, per_second, costs, draws, local) in cases {
         let mut all = Vec::new();
-        for seed in seeds(3) {
-            let _seed = Seed(seed);
+        for seed in at_least(3, 0..3) {
             let mut setup = saturated(nodes, total, length, per_second, costs);
             setup.seed = seed;
             let figures = figures(&setup);
@@ -279,8 +246,7 @@ fn under_saturation_little_strands_no_node_starves_and_few_draws_suffice() {
 
 #[test]
 fn demand_is_admitted_except_what_strands_or_dies() {
-    for seed in seeds(200) {
-        let _seed = Seed(seed);
+    for seed in seeds(0..200) {
         let mut random = Random::new(seed);
         let nodes = random.between(2, 8) as usize;
         let total = random.between(20, 150) * nodes as u64;
@@ -303,8 +269,7 @@ fn demand_is_admitted_except_what_strands_or_dies() {
 
 #[test]
 fn a_node_that_reaches_the_store_again_draws_again() {
-    for seed in seeds(200) {
-        let _seed = Seed(seed);
+    for seed in seeds(0..200) {
         let mut random = Random::new(seed);
         let nodes = random.between(1, 5) as usize;
         let mut setup = saturated(nodes, random.between(10, 3_000), 500, 200, (1, 1));

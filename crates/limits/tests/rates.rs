@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use queue::QUEUE;
-use random::Random;
+use random::{Random, seeds};
 use tidegate_limits::call::BucketId;
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WhenFull};
 use tidegate_limits::scheduler::{
@@ -409,7 +409,7 @@ fn check_goyals_bound(seed: u64) -> Result<(), String> {
 
 #[test]
 fn while_two_callers_wait_their_service_differs_by_at_most_one_maximal_call_of_each() {
-    for seed in 0..2000 {
+    for seed in seeds(0..2_000) {
         if let Err(violation) = check_goyals_bound(seed) {
             panic!("seed {seed}: {violation}");
         }

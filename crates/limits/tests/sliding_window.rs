@@ -4,7 +4,7 @@ mod random;
 
 use std::time::Duration;
 
-use random::Random;
+use random::{Random, seeds};
 use tidegate_limits::{Cost, NotNow, SlidingWindow, Timestamp, Verdict};
 
 fn at(nanos: u64) -> Timestamp {
@@ -60,7 +60,9 @@ impl Oracle {
 #[test]
 fn every_answer_is_that_of_one_that_remembers_everything() {
     let mut refused = 0;
-    for seed in 0..500 {
+    let seeds = seeds(0..500);
+    let count = seeds.len();
+    for seed in seeds {
         let mut random = Random::new(seed);
         let (max, length) = (1 + random.below(12) as u32, 1 + random.below(50));
         let mut window = SlidingWindow::new(max, Duration::from_nanos(length));
@@ -96,12 +98,12 @@ fn every_answer_is_that_of_one_that_remembers_everything() {
         }
         assert!(oracle.densest() <= max.into(), "seed {seed}");
     }
-    assert!(refused > 10_000, "{refused}");
+    assert!(refused > 20 * count, "{refused}");
 }
 
 #[test]
 fn a_clock_that_steps_back_lets_nothing_more_through() {
-    for seed in 0..500 {
+    for seed in seeds(0..500) {
         let mut random = Random::new(seed);
         let (max, length) = (1 + random.below(6) as u32, 10);
         let mut window = SlidingWindow::new(max, Duration::from_nanos(length));

@@ -7,7 +7,7 @@ mod vectors;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use random::Random;
+use random::{Random, seeds};
 use tidegate_limits::bucket::{OutOfRange, TokenLimiter};
 use tidegate_limits::{Burst, Fill, NotNow, Timestamp, TokenBucket, Tokens};
 use vectors::{CONCURRENT, DELAY_THEN_CONSUME, Do, INVALID, TOKEN_BUCKET};
@@ -142,7 +142,7 @@ fn threads_that_share_one_take_no_more_than_it_has() {
 
 #[test]
 fn over_random_histories_the_level_is_what_the_model_says() {
-    for seed in 0..2000 {
+    for seed in seeds(0..2_000) {
         let mut random = Random::new(seed);
         let burst = 10f64.powf(random.real(-3.0, 6.0));
         let fill = 10f64.powf(random.real(-6.0, 9.0));

@@ -38,6 +38,9 @@ mod per_thread;
 mod process_name;
 mod renewable;
 mod scratch;
+#[cfg(test)]
+#[path = "../../limits/tests/random/seeds.rs"]
+mod seeds;
 mod stream;
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -56,15 +56,6 @@ pub(super) const HEADING: &str = "\
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
 ";
 
-/// The seed of this run: TIDEGATE_SEED, or one that is printed.
-pub(super) fn seed() -> u64 {
-    let seed = std::env::var("TIDEGATE_SEED").ok();
-    let seed = seed.and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(rand::random);
-    eprintln!("TIDEGATE_SEED={seed}");
-    seed
-}
-
 fn tidegate(backend: SocketAddr) -> String {
     format!(
         "[server]\ndrain_timeout = \"10s\"\n\

@@ -9,6 +9,7 @@ use tidegate_backends::{
 };
 
 use crate::random::Random;
+use crate::seeds::seeds;
 
 const MS: u64 = 1_000_000;
 
@@ -58,7 +59,7 @@ fn a_limit_below_the_breaking_point_is_never_crossed_and_one_above_is() {
         BreakBehaviour::Reset,
         BreakBehaviour::Collapse { restart: SECOND },
     ] {
-        for seed in 0..20 {
+        for seed in seeds(0..20) {
             let random = &mut Random(seed);
             let rate = ValueProfile::constant(200.0).expect("above 0");
             let demand = ServiceDemand::exponential(40 * MS);

@@ -8,6 +8,7 @@ use tidegate_backends::{
 };
 
 use crate::random::Random;
+use crate::seeds::seeds;
 
 const MS: u64 = 1_000_000;
 
@@ -66,7 +67,7 @@ fn the_scalability_law_has_its_peak_where_gunther_says() {
 
 #[test]
 fn the_work_done_is_the_work_that_came() {
-    for seed in 0..50 {
+    for seed in seeds(0..50) {
         let random = &mut Random(seed);
         let demands: Vec<u64> = (0..40).map(|_| random.below(90 * MS)).collect();
         let ends = ends(servers(1), &demands);
@@ -78,7 +79,7 @@ fn the_work_done_is_the_work_that_came() {
 
 #[test]
 fn a_shorter_call_never_ends_after_a_longer_one_that_came_with_it() {
-    for seed in 0..50 {
+    for seed in seeds(0..50) {
         let random = &mut Random(seed);
         let demands: Vec<u64> = (0..20).map(|_| random.below(50 * MS)).collect();
         let ends = ends(servers(3), &demands);

@@ -5,3 +5,5 @@ mod laws;
 mod oracle;
 mod queueing;
 mod random;
+#[path = "../../../limits/tests/random/seeds.rs"]
+mod seeds;

@@ -9,6 +9,7 @@ use tidegate_backends::{
 };
 
 use crate::random::Random;
+use crate::seeds::at_least;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
@@ -164,7 +165,7 @@ fn is_close(given: &[Given], fates: &[Fate]) -> bool {
 
 fn check(backend: &BackendModel, leaving: bool) {
     let (mut compared, mut endings) = (0, BTreeMap::new());
-    for seed in 0..60 {
+    for seed in at_least(60, 0..60) {
         let given = calls(&mut Random(seed), leaving);
         let model = by_model(backend, &given);
         let breaks = backend.breaking.is_some() || leaving;

@@ -1,7 +1,4 @@
 //! The table of callers, through its public face.
-//!
-//! `TIDEGATE_SEED=n` replays one seed of the random histories, `TIDEGATE_SEEDS=n` sets how many
-//! are run.
 
 mod vectors;
 
@@ -9,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use crate::random::Random;
+use crate::random::{Random, seeds};
 use tidegate_callers::{
     AutoRegister, CallerId, CallerRow, CallerTable, Charge, FieldSet, Fold, Group, Identity,
     IdentityField, Ipv6Prefix, Label, LastCall, Matches, NewCaller, Notes, Patch, Pattern,
@@ -1359,20 +1356,7 @@ fn run(seed: u64) {
 
 #[test]
 fn a_table_finds_what_a_scan_finds_whatever_was_done_to_it() {
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .and_then(|value| value.parse().ok())
-    };
-    let seeds = match number("TIDEGATE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("TIDEGATE_SEEDS").unwrap_or(500),
-    };
-    for seed in seeds {
-        let outcome = std::panic::catch_unwind(|| run(seed));
-        if let Err(panic) = outcome {
-            eprintln!("seed {seed}: replay it with TIDEGATE_SEED={seed}");
-            std::panic::resume_unwind(panic);
-        }
+    for seed in seeds(0..500) {
+        run(seed);
     }
 }

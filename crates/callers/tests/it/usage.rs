@@ -1,6 +1,4 @@
 //! Usage against an oracle that keeps every event and counts anew, on a virtual clock.
-//!
-//! `TIDEGATE_SEED=n` replays one seed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +6,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use crate::random::Random;
+use crate::random::{Random, seeds};
 use tidegate_callers::{
     DELAYED_MAX, FunctionId, FunctionUse, Headroom, Suggestion, Usage, UsageSpan, UsageTally,
 };
@@ -16,17 +14,7 @@ use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 
 const SECOND: u64 = 1_000_000_000;
-const SEEDS: u64 = 400;
-
-fn seeds() -> Range<u64> {
-    match std::env::var("TIDEGATE_SEED") {
-        Ok(seed) => {
-            let seed = seed.parse().expect("TIDEGATE_SEED is a number");
-            seed..seed + 1
-        }
-        Err(_) => 0..SEEDS,
-    }
-}
+const SEEDS: Range<u64> = 0..400;
 
 fn at(seconds: u64) -> Timestamp {
     Timestamp::from_nanos(seconds * SECOND)
@@ -312,7 +300,7 @@ impl Run {
 
 #[test]
 fn every_span_counts_what_a_recount_of_all_events_counts() {
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let mut run = Run::new(seed);
         for step in 0..400 {
             run.step();
@@ -354,7 +342,7 @@ fn a_call_counts_for_the_whole_span_at_most_and_more_than_fifty_nine_sixtieths()
 
 #[test]
 fn usage_merged_is_the_usage_of_both() {
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let mut run = Run::new(seed);
         run.functions = 12;
         let (mut whole, mut parts) = (Usage::default(), [Usage::default(), Usage::default()]);
@@ -765,7 +753,7 @@ fn a_headroom_is_from_one_to_a_hundred() {
 
 #[test]
 fn a_suggested_bucket_would_have_delayed_nothing_and_none_smaller_would_do() {
-    for seed in seeds() {
+    for seed in seeds(SEEDS) {
         let mut run = Run::new(seed);
         for step in 0..600 {
             run.step();
@@ -847,7 +835,7 @@ fn check_suggestion(
 
 #[test]
 fn however_bunched_calls_lie_in_their_slots_the_larger_burst_delays_none() {
-    for seed in 0..200 {
+    for seed in seeds(0..200) {
         let mut random = Random::new(seed);
         let mut usage = Usage::default();
         let mut calls = Vec::new();

@@ -550,7 +550,7 @@ impl OrderKey {
 mod tests {
     use super::*;
     use crate::book::Capacity;
-    use crate::random::Random;
+    use crate::random::{Random, seeds};
     use crate::shares::{share, share_by_priority};
     use core::num::NonZeroU64;
 
@@ -608,7 +608,7 @@ mod tests {
 
     #[test]
     fn it_stays_level_in_order_and_summed_up() {
-        for seed in 0..20 {
+        for seed in seeds(0..20) {
             let mut random = Random::new(seed);
             let mut demand = DemandOrder::new(random.one_in(2));
             let mut owners: Vec<Band> = Vec::new();
@@ -649,7 +649,7 @@ mod tests {
 
     #[test]
     fn every_share_is_what_the_pure_function_says() {
-        for seed in 0..2000 {
+        for seed in seeds(0..2000) {
             let mut random = Random::new(seed);
             let ranked = random.one_in(2);
             let mut demand = DemandOrder::new(ranked);

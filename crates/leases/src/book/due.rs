@@ -67,12 +67,12 @@ impl Due {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, seeds};
     use alloc::vec::Vec;
 
     #[test]
     fn the_earliest_comes_first() {
-        for seed in 0..50 {
+        for seed in seeds(0..50) {
             let mut random = Random::new(seed);
             let mut due = Due::default();
             let mut entries: Vec<(Timestamp, u32)> = Vec::new();

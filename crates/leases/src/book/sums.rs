@@ -63,11 +63,11 @@ fn grow(level: &mut Vec<f64>, len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, seeds};
 
     #[test]
     fn the_total_is_that_of_what_is_there() {
-        for seed in 0..50 {
+        for seed in seeds(0..50) {
             let mut random = Random::new(seed);
             let mut sums = Sums::new();
             let mut numbers: Vec<f64> = Vec::new();

@@ -1,48 +1,21 @@
 //! The laws of leases, over random demand on a virtual clock.
 //!
-//! Each seed makes terms, holders and what they want. `TIDEGATE_SEED=n` replays one seed,
-//! `TIDEGATE_SEEDS=n` sets how many are run. Each law is also held against a book with a known
+//! Each seed makes terms, holders and what they want. Each law is also held against a book with a known
 //! mistake, which it has to notice.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::ops::Range;
 use std::time::Duration;
 
 use tidegate_leases::book::{Band, Book, Capacity, Holder, HolderReport, Lease, Split, Terms};
 use tidegate_limits::Timestamp;
 
-use crate::random::Random;
+use crate::random::{Random, seeds};
 use crate::shares;
-
-const SEEDS: u64 = 10_000;
-
-/// Says which seed was running when a test panics.
-struct Seed(u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("failed with TIDEGATE_SEED={}", self.0);
-        }
-    }
-}
-
-fn seeds() -> Range<u64> {
-    let number = |name: &str| {
-        let value = std::env::var(name).ok()?;
-        Some(value.parse::<u64>().expect("a seed is a number"))
-    };
-    match number("TIDEGATE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("TIDEGATE_SEEDS").unwrap_or(SEEDS),
-    }
-}
 
 /// Runs a law that has to hold with each seed.
 fn hold(law: impl Fn(&mut Random) -> Result<(), String>) {
-    for seed in seeds() {
-        let _seed = Seed(seed);
+    for seed in seeds(0..10_000) {
         if let Err(violation) = law(&mut Random::new(seed)) {
             panic!("{violation}");
         }

@@ -15,7 +15,7 @@ use tidegate_leases::wire::{
 };
 use tidegate_limits::Timestamp;
 
-use crate::random::Random;
+use crate::random::{Random, Seeds, at_least, seeds};
 
 const CAPACITY: f64 = 100.0;
 const ID: &str = "zvm/guests";
@@ -358,13 +358,10 @@ impl Tree {
     }
 }
 
-/// The most that clients ever had, in this many runs of ten minutes; in as many as
-/// `TIDEGATE_TREE_RUNS` says.
-fn most(rule: Rule, seeds: u64) -> f64 {
-    let more = std::env::var("TIDEGATE_TREE_RUNS").ok();
-    let seeds = more.and_then(|runs| runs.parse().ok()).unwrap_or(seeds);
+/// The most that clients ever had, in these runs of ten minutes.
+fn most(rule: Rule, seeds: Seeds) -> f64 {
     let mut most: f64 = 0.0;
-    for seed in 0..seeds {
+    for seed in seeds {
         let mut tree = Tree::new(rule, seed);
         tree.run(600_000);
         if rule.frees == "confirmed" {
@@ -393,7 +390,7 @@ fn most(rule: Rule, seeds: u64) -> f64 {
 
 #[test]
 fn no_loss_delay_or_death_lets_clients_have_more_than_there_is() {
-    assert!(most(Rule::FAIR, 16) > 0.9 * CAPACITY);
+    assert!(most(Rule::FAIR, seeds(0..16)) > 0.9 * CAPACITY);
 }
 
 #[test]
@@ -402,7 +399,7 @@ fn the_same_holds_for_proportional_shares() {
         split: "PROPORTIONAL_SHARE",
         ..Rule::FAIR
     };
-    assert!(most(rule, 8) > 0.9 * CAPACITY);
+    assert!(most(rule, seeds(0..8)) > 0.9 * CAPACITY);
 }
 
 #[test]
@@ -411,7 +408,7 @@ fn with_safe_shares_no_client_has_nothing_and_the_capacity_holds() {
         reserved: true,
         ..Rule::FAIR
     };
-    assert!(most(rule, 16) > 0.9 * CAPACITY);
+    assert!(most(rule, seeds(0..16)) > 0.9 * CAPACITY);
 }
 
 /// The original frees a share at once, and the law notices it.
@@ -421,7 +418,7 @@ fn a_share_that_is_free_at_once_breaks_the_bound() {
         frees: "at_once",
         ..Rule::FAIR
     };
-    let most = most(rule, 5);
+    let most = most(rule, at_least(5, 0..5));
     assert!(most > 1.05 * CAPACITY, "clients had {most} at most");
 }
 

@@ -20,7 +20,7 @@ use super::*;
 use crate::bucket::{Burst, Fill, TokenBucket, Tokens};
 use crate::clock::Clock;
 use crate::pace::{BurstRatio, Pace, Pacer, Rate, Timer};
-use crate::random::Random;
+use crate::random::{Random, seeds};
 use crate::time::Timestamp;
 use crate::verdict::NotNow;
 
@@ -88,7 +88,7 @@ fn too_many(max: u32, retry_at: Timestamp) -> Result<(), KeyError> {
 
 /// Each key is limited as if it were alone.
 fn check_alone<L: KeyedLimiter + PartialEq + fmt::Debug>(rule: L::Rule) {
-    for seed in 0..200 {
+    for seed in seeds(0..200) {
         let mut random = Random::new(seed);
         let keys: Hand<L, u64> = Hand::new(rule, 8);
         let mut alone: HashMap<u64, L> = HashMap::new();
@@ -161,7 +161,7 @@ fn a_key_in_debt_is_never_forgotten_and_one_that_took_nothing_goes_first() {
 
 /// To be forgotten and come back gains nothing: in any span, `at_once` and what flows in.
 fn check_no_gain<L: KeyedLimiter>(rule: L::Rule, at_once: f64, per_second: f64) {
-    for seed in 0..200 {
+    for seed in seeds(0..200) {
         let mut random = Random::new(seed);
         // So few places that every key is forgotten again and again.
         let keys: Hand<L, u64> = Hand::new(rule, 4);

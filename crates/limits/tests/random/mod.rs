@@ -1,7 +1,11 @@
 //! Random numbers for tests, the same for the same seed on every machine.
 
 // Every binary of tests draws in its own ways.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
+
+mod seeds;
+
+pub(crate) use seeds::{Seeds, any_seed, at_least, seeds, the_seed};
 
 /// SplitMix64: G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number Generators",
 /// OOPSLA 2014.

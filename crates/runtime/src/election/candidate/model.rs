@@ -16,6 +16,7 @@ use tidegate_limits::Timestamp;
 use super::super::register::{CandidateRecord, RegisterEntry, RegisterSwap, RegisterVersion};
 use super::super::{Mastership, TimeToLive};
 use super::{Candidate, CandidateStep};
+use crate::seeds::seeds;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -432,7 +433,9 @@ impl World {
 #[test]
 fn two_fences_never_overlap_with_losses_delays_and_pauses() {
     let mut reigns = 0;
-    for seed in 0..3_000 {
+    let seeds = seeds(0..3_000);
+    let least = 5 * seeds.len();
+    for seed in seeds {
         let kind = [Kind::Leased, Kind::Lasting][seed as usize % 2];
         let mut world = World::new(seed, kind, Counts::FromSending, u64::MAX);
         world.run(40 * TTL);
@@ -443,7 +446,7 @@ fn two_fences_never_overlap_with_losses_delays_and_pauses() {
         reigns += world.reigns.len();
     }
     // Without any master there would be no overlap either.
-    assert!(reigns > 15_000, "{reigns} masterships in all");
+    assert!(reigns > least, "{reigns} masterships in all");
 }
 
 #[test]
@@ -458,7 +461,7 @@ fn the_model_catches_a_fence_that_is_counted_from_the_reply() {
 
 #[test]
 fn after_the_trouble_there_is_a_master_and_a_dead_one_is_replaced_in_time() {
-    for seed in 0..600 {
+    for seed in seeds(0..600) {
         let kind = [Kind::Leased, Kind::Lasting][seed as usize % 2];
         let calm = 10 * TTL;
         let mut world = World::new(seed, kind, Counts::FromSending, calm);
