@@ -412,6 +412,7 @@ run `make docs`.
 
 #[cfg(test)]
 mod tests {
+    use super::checks::features::Features;
     use super::*;
     use crate::options::shown::is_secret;
 
@@ -427,9 +428,7 @@ mod tests {
         }
     }
 
-    /// `cargo test -p tidegate --no-default-features --lib`
     #[test]
-    #[cfg(not(any(feature = "leases", feature = "quotas", feature = "tls")))]
     fn an_option_of_a_feature_that_was_left_out_is_refused_with_the_name_of_the_feature() {
         let least = "[backend]\nsocket = \"127.0.0.1:1\"\n\
                      [limits]\nper_window = \"total:30\"\n\
@@ -437,13 +436,17 @@ mod tests {
                      protocol = \"socket\"\n";
         let check = |more: &str, line: &str, message: [&str; 2]| {
             let text = format!("{least}{more}");
-            let problems = read(&text, "config.toml", std::iter::empty()).expect_err(more);
-            assert_eq!(problems.iter().count(), 1, "{problems}");
+            let mut reading = Reading::of(&text, FORM);
+            let sections = Sections::read(&reading);
+            checks::features::check(&sections, Features::NONE, &reading.notes);
+            let problems = Problems::new("config.toml", &text, reading.problems());
+            let problems = problems.to_string();
+            assert_eq!(problems.matches("this build ").count(), 1, "{problems}");
+            let lines: Vec<&str> = problems.lines().collect();
+            let with_cure = lines.windows(2).find(|it| it[0].contains("this build "));
+            let told = with_cure.expect("a line and its cure").join("\n");
             for message in [line].into_iter().chain(message) {
-                assert!(
-                    problems.to_string().contains(message),
-                    "{message}: {problems}"
-                );
+                assert!(told.contains(message), "{message}: {problems}");
             }
         };
         let tls = "tls = { cert = \"/c\", key = \"/k\" }\n";

@@ -40,7 +40,7 @@ impl BackendTls {
     pub(super) fn load(&mut self, backend: &BackendSection, notes: &Notes) {
         let targets = [&backend.socket, &backend.http, &backend.tcp];
         let given = &self.section;
-        if !targets.iter().any(|target| speaks_tls(target)) {
+        let Some(first) = first_with_tls(backend) else {
             if given.section.given && targets.iter().all(|target| target.sound) {
                 let cause = "it has no effect: no backend is spoken to with TLS";
                 let cure = "write http = \"https://host:port\", or socket or tcp with tls://, or leave \
@@ -48,11 +48,11 @@ impl BackendTls {
                 notes.error(&given.section, cause, cure);
             }
             return;
-        }
+        };
         if !fits_together(given, notes) {
             return;
         }
-        let Some(made) = certificates::for_backends(given, backend_of(&targets), notes) else {
+        let Some(made) = certificates::for_backends(given, first, notes) else {
             return;
         };
         let tls = |setting: &Setting<Option<Target>>, alpn: &[&[u8]]| -> Option<Tls> {
@@ -67,10 +67,10 @@ impl BackendTls {
     }
 }
 
-/// The first backend that needs TLS, for a mistake that is not in `[backend.tls]`.
-fn backend_of<'a>(targets: &[&'a Setting<Option<Target>>]) -> &'a Setting<Option<Target>> {
-    let mut first = targets.iter().filter(|target| speaks_tls(target));
-    first.next().expect("one speaks TLS")
+/// The first backend whose address asks for TLS.
+pub(super) fn first_with_tls(backend: &BackendSection) -> Option<&Setting<Option<Target>>> {
+    let targets = [&backend.socket, &backend.http, &backend.tcp];
+    targets.into_iter().find(|target| speaks_tls(target))
 }
 
 fn speaks_tls(target: &Setting<Option<Target>>) -> bool {

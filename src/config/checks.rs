@@ -5,6 +5,7 @@ mod backend;
 mod callers;
 mod classes;
 mod coordinate;
+pub(super) mod features;
 mod functions;
 mod limits;
 mod listeners;
@@ -19,6 +20,7 @@ use crate::call::listener::ClientAuth;
 use crate::options::shown::quoted;
 use crate::options::{Notes, Setting};
 
+use self::features::Features;
 use self::functions::Functions;
 use super::sections::Sections;
 
@@ -34,11 +36,7 @@ pub(super) fn check(all: &Sections, known_functions: &[&str], notes: &Notes) {
     callers::check(all, functions, notes);
     classes::check(all, functions, notes);
     coordinate::check(all, notes);
-    #[cfg(not(feature = "otlp"))]
-    if all.trace.otlp.given {
-        let cure = "build it with --features otlp, or leave otlp out";
-        notes.error(&all.trace.otlp, "this build sends no spans", cure);
-    }
+    features::check(all, Features::BUILT, notes);
 }
 
 /// Notes each text that an earlier setting has already: `quoted` is `what` too.

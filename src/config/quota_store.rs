@@ -35,7 +35,7 @@ words! {
 
 impl Store {
     /// The name of the store for people.
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::ZooKeeper => "ZooKeeper",

@@ -19,10 +19,6 @@ pub(super) fn check(all: &Sections, notes: &Notes) {
     if !section.section.given {
         return;
     }
-    if cfg!(not(feature = "leases")) {
-        let cure = "build it with --features leases, or leave [coordinate] out";
-        notes.error(&section.section, "this build has no leases", cure);
-    }
     if section.servers.sound && section.servers.value.is_empty() {
         let cure = "add servers = [\"10.0.0.1:5101\"] to [coordinate]";
         notes.missing(&section.section, "no capacity server is named", cure);
