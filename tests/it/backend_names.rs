@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::pooled::{Deaf, LIMITED};
 use crate::sidecar::{Sidecar, TIDEGATE, run};
-use crate::support::{PATIENCE, Scripted, Stack, ask, in_turn, until};
+use crate::support::{PATIENCE, Scripted, Stack, ask, cannot_run, in_turn, pass, settle, until};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -138,7 +138,7 @@ async fn steady_calls_follow_a_name_that_moves_within_the_age_of_a_connection() 
                 break;
             }
         }
-        sleep(20 * MS).await;
+        pass(20 * MS).await;
     }
     stack.at_rest().await;
     until(|| old.open() == 0, || format!("{} open", old.open())).await;
@@ -195,7 +195,7 @@ async fn a_reload_without_a_change_follows_a_name_that_moved_at_once() {
     stack.at_rest().await;
     // Connections to an address that stays are kept.
     stack.move_backends(&config);
-    sleep(50 * MS).await;
+    settle().await;
     assert_eq!(new.open(), 1);
 }
 
@@ -315,8 +315,10 @@ async fn can_have_its_own_hosts() -> bool {
 #[tokio::test]
 async fn the_process_follows_a_name_that_moves_at_a_reload_and_by_the_age_of_its_connections() {
     if !can_have_its_own_hosts().await {
-        println!("skipped: no mount namespace can be made here");
-        return;
+        return cannot_run(
+            "backend_names: a name that moves",
+            "no mount namespace can be made",
+        );
     }
     let one = NamedBackend::start("one").await;
     let port = one.addr().port();

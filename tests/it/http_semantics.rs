@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::sidecar::{Sidecar, field};
-use crate::support::{Scripted, Stack, json, read_all, read_until, sending};
+use crate::support::{Scripted, Stack, connect, json, read_all, read_until, sending, settle};
 
 /// A backend that records every byte and answers each request it thinks is whole.
 struct Recording {
@@ -184,7 +184,7 @@ async fn idle_client(stack: &Stack) -> std::net::TcpStream {
     let mut client = sending(stack.addr, GET).await;
     let answer = read_until(&mut client, "0}").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    settle().await;
     client.into_std().expect("it is open")
 }
 
@@ -215,7 +215,7 @@ async fn a_call_that_comes_while_its_connection_is_idle_for_too_long_is_answered
     // Expires together with the connection's timer, and this task is polled first.
     let mut sleeping = pin!(tokio::time::sleep(Duration::from_millis(50)));
     poll_fn(|cx| Poll::Ready(sleeping.as_mut().poll(cx).is_pending())).await;
-    std::thread::sleep(Duration::from_millis(200));
+    std::thread::sleep(Duration::from_millis(60));
     sleeping.await;
     call_unnoticed(&mut client);
     let mut client = TcpStream::from_std(client).expect("it is open");
@@ -546,7 +546,7 @@ const USUAL: [&str; 8] = [
 
 /// Sends requests on one connection, each after the answer to the one before.
 async fn one_by_one(stack: &Stack, requests: &[&str]) {
-    let mut client = TcpStream::connect(stack.addr).await.expect("it listens");
+    let mut client = connect(stack.addr).await;
     for request in requests {
         client
             .write_all(request.as_bytes())
@@ -622,16 +622,14 @@ async fn a_request_that_comes_again_meets_the_routes_and_the_bounds_of_a_reload(
             let answer = read_until(client, "{\"overallRC\": 0}").await;
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         }
-        // Clients and the sidecar's own connections are idle before what comes next.
-        tokio::time::sleep(Duration::from_millis(50)).await;
     };
     // It stays open all the time; another client comes after each reload.
-    let mut client = TcpStream::connect(addr).await.expect("it listens");
+    let mut client = connect(addr).await;
     asks(&mut client).await;
     for function in ["second", "third", "fourth"] {
         sidecar.reload(&config(function, 100)).await;
         asks(&mut client).await;
-        let mut other = TcpStream::connect(addr).await.expect("it listens");
+        let mut other = connect(addr).await;
         asks(&mut other).await;
     }
     sidecar.reload(&config("fourth", 16)).await;

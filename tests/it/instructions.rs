@@ -11,7 +11,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -24,6 +23,7 @@ use tokio::runtime::Runtime;
 
 use crate::child::Process;
 use crate::sidecar::{TIDEGATE, field};
+use crate::support::cannot_run;
 
 /// How often each stage runs, and how many calls are made, in two runs. What a start takes is in
 /// both, so that it is not in their difference.
@@ -41,7 +41,7 @@ const BOUNDS: &str = "tests/instructions.toml";
 fn a_call_and_its_pure_stages_take_no_more_instructions_than_they_may() {
     let bounds = bounds();
     if let Some(why) = obstacle(&bounds) {
-        return skipped(&why);
+        return cannot_run("instructions", &why);
     }
     let stages = stages();
     let runtime = Runtime::new().expect("threads");
@@ -66,7 +66,8 @@ fn a_call_and_its_pure_stages_take_no_more_instructions_than_they_may() {
     if cfg!(debug_assertions) {
         compare("a whole call", CALL_SLACK, &bounds.call, &call);
     } else {
-        skipped("the bounds of a whole call are of a build that is not optimised");
+        let why = "the bounds of a whole call are of a build that is not optimised";
+        cannot_run("instructions: a whole call", why);
     }
 }
 
@@ -296,12 +297,6 @@ fn rewritten(stages: &BTreeMap<String, f64>, call: &BTreeMap<String, f64>) -> St
         }
     }
     text
-}
-
-/// Says why a test compared nothing, past the capture of a test's output.
-fn skipped(why: &str) {
-    let line = format!("instructions: not compared: {why}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// Fails if more was counted than the bounds allow.

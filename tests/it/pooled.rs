@@ -20,7 +20,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::support::{PATIENCE, Scripted, Stack, closed_port, identity, in_turn, reset, until};
+use crate::support::{
+    PATIENCE, Scripted, Stack, closed_port, identity, in_turn, pass, reset, until,
+};
 
 /// A call that meets limits, and one that meets none.
 pub(crate) const LIMITED: &str = "GET /guests HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
@@ -533,7 +535,9 @@ async fn a_reload_that_moves_a_backend_that_was_down_opens_the_gate_at_once() {
     });
     until(|| !stack.gate.is_up(Destination::Http), || "up".to_owned()).await;
     // Two probes have failed, so the next is a while away.
-    tokio::time::sleep(350 * MS).await;
+    for _ in 0..7 {
+        pass(50 * MS).await;
+    }
     let new = named("new").await;
     stack.move_backends(&text(new.addr, ""));
     assert!(stack.gate.is_up(Destination::Http));

@@ -14,7 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::certificates::{Files, Shows};
 use crate::sidecar::Sidecar;
 use crate::support::{
-    OK, PATIENCE, Scripted, Stack, array, ask, connect, one_listener, read_all, turned_away,
+    OK, PATIENCE, Scripted, Stack, array, ask, connect, one_listener, pass, read_all, settle,
+    turned_away,
 };
 
 const V2_BEGIN: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -208,14 +209,6 @@ async fn both_protocols_work_behind_a_header_and_come_from_the_named_client() {
         }
     }
     stack.at_rest().await;
-}
-
-/// Lets every other task run as far as it can now. The runtime of a test has one thread, and
-/// polls the kernel after 61 turns at the latest.
-async fn settle() {
-    for _ in 0..200 {
-        tokio::task::yield_now().await;
-    }
 }
 
 #[tokio::test]
@@ -512,9 +505,9 @@ async fn a_slow_header_leaves_the_request_its_own_time() {
     let config = one_listener(backend.addr, REQUIRED, &times);
     let stack = Stack::start(&config);
     let mut client = connect(stack.addr).await;
-    tokio::time::sleep(Duration::from_millis(1200)).await;
+    pass(Duration::from_millis(4500)).await;
     client.write_all(V1_TCP4).await.expect("it is open");
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    settle().await;
     let asked = client.write_all(array("guest_list", "X").as_bytes()).await;
     asked.expect("it is open");
     assert_eq!(read_all(&mut client).await.as_bytes(), OK);

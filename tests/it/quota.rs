@@ -644,7 +644,6 @@ async fn tokens_returned_to_the_store_wake_waiting_calls() {
     rig.memory.tamper(&key, Some(more.to_string().as_bytes()));
     let woken = tokio::time::timeout(PATIENCE, waits).await;
     assert_eq!(woken.expect("it is woken").expect("it ends"), 200);
-    assert!(rig.now() < Duration::from_secs(50), "the window has ended");
 }
 
 #[tokio::test]

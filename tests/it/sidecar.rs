@@ -270,6 +270,17 @@ impl Sidecar {
             .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
             .unwrap_or_else(|| panic!("no {name} in\n{metrics}"))
     }
+
+    /// Waits until a metric has this value.
+    pub(crate) async fn reaches(&self, name: &str, value: f64) {
+        let reached = async {
+            while (self.metric(name).await - value).abs() > 1e-9 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let reached = tokio::time::timeout(PATIENCE, reached).await;
+        reached.unwrap_or_else(|_| panic!("{name} is never {value}"));
+    }
 }
 
 /// A page of an admin address: status and body.

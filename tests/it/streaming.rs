@@ -7,10 +7,11 @@ use std::time::Duration;
 use tidegate::call::{Reason, Verdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::support::{
-    PATIENCE, Scripted, Stack, array, ask, in_turn, read_until, replying, sending,
+    PATIENCE, Scripted, Stack, array, ask, connect, in_turn, pass, read_until, replying, sending,
+    until_read,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -61,15 +62,20 @@ async fn an_upload_may_take_longer_than_response_timeout_and_the_reply_may_not()
         std::future::pending::<()>().await;
     })
     .await;
-    let stack = Stack::start(&text(backend.addr, "response_timeout = \"400ms\"", ""));
+    let stack = Stack::start(&text(backend.addr, "response_timeout = \"4s\"", ""));
     for status in ["200", "504"] {
         let head = "POST /guests HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 40000\r\n\r\n";
         let mut stream = sending(stack.addr, head).await;
         stream.write_all(&[b' '; 20_000]).await.expect("it reads");
         stack.busy(1, 0).await;
-        tokio::time::sleep(1200 * MS).await;
+        until_read(&stream).await;
+        pass(12_000 * MS).await;
         assert_eq!(stack.gate.busy(), (1, 0), "it is still sent");
         stream.write_all(&[b' '; 20_000]).await.expect("it reads");
+        if status == "504" {
+            until_read(&stream).await;
+            pass(5_000 * MS).await;
+        }
         let answer = read_until(&mut stream, "\r\n").await;
         assert!(
             answer.starts_with(&format!("HTTP/1.1 {status}")),
@@ -87,12 +93,10 @@ async fn response_timeout_ends_a_streamed_reply_whose_client_takes_nothing_more(
         (backend.socket_addr(), array("guest_get_info", "X")),
     ] {
         let stack = Stack::start(&text(addr, "response_timeout = \"700ms\"", ""));
-        let began = Instant::now();
         let mut slow = asks(&stack, &request).await;
         stack.busy(1, 0).await;
         // It takes nothing at all, and its slot is free nevertheless.
         stack.at_rest().await;
-        assert!(began.elapsed() < Duration::from_secs(10), "{request}");
         // It does not accept its bytes as a complete answer.
         let mut answer = Vec::new();
         let read = timeout(PATIENCE, slow.read_to_end(&mut answer)).await;
@@ -177,7 +181,7 @@ async fn an_answer_to_an_upload_says_close_exactly_when_the_rest_of_the_upload_i
             false => body.to_owned(),
         };
         // Twice on one connection: an upload that is read to its end keeps it.
-        let mut client = TcpStream::connect(stack.addr).await.expect("it listens");
+        let mut client = connect(stack.addr).await;
         for _ in 0..2 {
             let first = head("/files?whole") + &piece(&"x".repeat(50_000));
             client.write_all(first.as_bytes()).await.expect("it reads");
@@ -252,7 +256,7 @@ async fn an_upload_just_above_what_is_held_whole_keeps_its_connection() {
     let http = format!("http = \"http://{}\"", backend.addr);
     let stack = Stack::start(&in_turn(&http, ""));
     for length in [65_536, 65_537, 65_600, 66_000, 66_001, 80_000] {
-        let mut client = TcpStream::connect(stack.addr).await.expect("it listens");
+        let mut client = connect(stack.addr).await;
         let head = format!("POST /files HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\n\r\n");
         let request = head + &"x".repeat(length - 4) + "LAST";
         for _ in 0..8 {

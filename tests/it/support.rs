@@ -3,8 +3,11 @@
 
 use std::error::Error;
 use std::fmt::Display;
+use std::fs::File;
 use std::future::Future;
+use std::io::Write as _;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -36,6 +39,21 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// No step of a test takes longer than this, unless it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Reports a test that cannot run on this machine, and why. Where CI is set, that is a failure.
+pub(crate) fn cannot_run(test: &str, why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "{test}: {why}");
+    not_tried(test, why);
+}
+
+/// Lists a test for the end of `make test`.
+pub(crate) fn not_tried(test: &str, why: &str) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("not-run");
+    let list = File::options().create(true).append(true).open(path);
+    let line = format!("NOT RUN: {test}: {why}\n");
+    let written = list.and_then(|mut list| list.write_all(line.as_bytes()));
+    written.expect("the list can be written");
+}
 
 /// A config from its text, which must be good.
 pub(crate) fn config(text: &str) -> Config {
@@ -371,9 +389,66 @@ pub(crate) async fn until(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
     }
 }
 
-/// A connection to the listener there.
+/// Lets every task of this runtime do what it can: bytes that were sent are read and acted on. The runtime has one
+/// thread; while it rests, the kernel delivers what was sent.
+pub(crate) async fn settle() {
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Lets time pass at once for every task of this runtime, which must have one thread.
+pub(crate) async fn pass(time: Duration) {
+    settle().await;
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+    settle().await;
+}
+
+/// Waits until the program at the other end has accepted this connection.
+pub(crate) async fn until_accepted(stream: &TcpStream) {
+    let is_accepted = || other_end(stream).is_some();
+    until(is_accepted, || format!("{stream:?} is not accepted")).await;
+}
+
+/// Waits until the program at the other end has read all that was sent over this connection.
+pub(crate) async fn until_read(stream: &TcpStream) {
+    let is_read = || other_end(stream) == Some(0);
+    until(is_read, || format!("{stream:?} is not read")).await;
+}
+
+/// Bytes that the other end of a connection has still to read, by the kernel's table. None until it is accepted.
+fn other_end(stream: &TcpStream) -> Option<u64> {
+    let shown = |address: std::io::Result<SocketAddr>| match address.expect("it is connected") {
+        SocketAddr::V4(it) => {
+            let ip = u32::from_ne_bytes(it.ip().octets());
+            format!("{ip:08X}:{:04X}", it.port())
+        }
+        SocketAddr::V6(it) => panic!("{it} is in another table"),
+    };
+    let ends = format!(
+        " {} {} ",
+        shown(stream.peer_addr()),
+        shown(stream.local_addr())
+    );
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+    let words: Vec<&str> = table
+        .lines()
+        .find(|line| line.contains(&ends))?
+        .split_whitespace()
+        .collect();
+    // A connection has an inode once it is accepted.
+    let is_accepted = words[9] != "0";
+    let (_, unread) = words[4].split_once(':').expect("two queues");
+    is_accepted.then(|| u64::from_str_radix(unread, 16).expect("a number"))
+}
+
+/// A connection to the listener there, which sends every byte at once.
 pub(crate) async fn connect(addr: SocketAddr) -> TcpStream {
-    TcpStream::connect(addr).await.expect("a server listens")
+    let stream = TcpStream::connect(addr).await.expect("a server listens");
+    stream.set_nodelay(true).expect("a socket takes it");
+    stream
 }
 
 /// A new connection, with these bytes sent over it.

@@ -11,10 +11,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use crate::sidecar::Sidecar;
-use crate::support::{PATIENCE, Scripted, call_threads, connect, read_until, sending, until};
+use crate::support::{
+    PATIENCE, Scripted, call_threads, connect, read_until, sending, until, until_read,
+};
 
 const ASK: &[u8] = b"GET /x HTTP/1.1\r\nHost: t\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
@@ -162,7 +164,6 @@ async fn a_thread_is_started_for_many_connections_and_not_for_few() {
     let mut many = clients(addr).await;
     assert_eq!(call_threads(sidecar.pid), 1);
     // Its connections keep it, and it keeps them.
-    sleep(Duration::from_millis(50)).await;
     ask_all(&mut few).await;
     ask_all(&mut many).await;
     assert_eq!(it.calls(), 8 + CLIENTS + 8 + CLIENTS);
@@ -216,7 +217,9 @@ async fn calls_of_the_socket_protocol_stay_on_the_thread_that_accepts_and_those_
     let mut late = connect(addr).await;
     let mut halved = sending(addr, &CALL[..1]).await;
     let mut halved_http = sending(addr, &ASK[..5]).await;
-    sleep(Duration::from_millis(50)).await;
+    for stream in [&late, &halved, &halved_http] {
+        until_read(stream).await;
+    }
     late.write_all(CALL).await.expect("it is open");
     halved.write_all(&CALL[1..]).await.expect("it is open");
     halved_http.write_all(&ASK[5..]).await.expect("it is open");
@@ -249,7 +252,8 @@ async fn calls_of_two_threads_share_every_limit() {
         });
     }
     until(|| it.calls() == 5, || format!("{} calls", it.calls())).await;
-    sleep(Duration::from_millis(50)).await;
+    let waiting = f64::from(u32::try_from(CLIENTS - 5).expect("few"));
+    sidecar.reaches("tidegate_queue_depth", waiting).await;
     assert_eq!(it.calls(), 5, "no more than may be outstanding");
     assert_eq!(call_threads(sidecar.pid), 1);
     it.go.add_permits(Semaphore::MAX_PERMITS / 2);
@@ -282,11 +286,9 @@ async fn a_reload_moves_the_calls_of_all_threads_and_closes_their_idle_connectio
     let sidecar = Sidecar::start(&keeps(&old)).await;
     let mut clients = clients(sidecar.listener("test").await).await;
     assert_eq!(call_threads(sidecar.pid), 1);
-    sleep(Duration::from_millis(50)).await;
     assert!(old.open() > 0);
     sidecar.reload(&keeps(&new)).await;
     until(|| old.open() == 0, || format!("{} are open", old.open())).await;
-    sleep(Duration::from_millis(50)).await;
     for _ in 0..3 {
         ask_all(&mut clients).await;
     }
@@ -317,7 +319,6 @@ async fn a_drain_finishes_the_calls_of_all_threads() {
     let mut clients = running(&sidecar, &it).await;
     sidecar.signal("TERM");
     sidecar.log().wait(&["draining"]).await;
-    sleep(Duration::from_millis(50)).await;
     it.go.add_permits(Semaphore::MAX_PERMITS / 2);
     for client in &mut clients {
         let answer = read_until(client, "{}").await;

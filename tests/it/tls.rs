@@ -1,7 +1,5 @@
 //! TLS on every kind of listener: accepted and rejected clients, and the effect of a reload.
 
-use std::time::Duration;
-
 use tidegate::call::{Rejection, identity};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -9,7 +7,7 @@ use tokio::net::TcpStream;
 use crate::certificates::{Files, Shows, shown};
 use crate::sidecar::Sidecar;
 use crate::support::{
-    Held, OK, PATIENCE, Scripted, Stack, array, connect, json, one_listener, turned_away,
+    Held, OK, PATIENCE, Scripted, Stack, array, connect, json, one_listener, settle, turned_away,
 };
 
 const HTTP_OK: &[u8] =
@@ -89,7 +87,7 @@ async fn over_tls_too_a_client_that_leaves_behind_unread_bytes_is_noticed() {
             stack.busy(1, 1).await;
             second.write_all(more.as_bytes()).await.expect("it reads");
             second.flush().await.expect("it reads");
-            tokio::time::sleep(Duration::from_millis(30)).await;
+            settle().await;
             assert_eq!(stack.gate.busy(), (1, 1));
             if says_goodbye {
                 second.shutdown().await.expect("it is open");
@@ -408,11 +406,9 @@ async fn a_drain_does_not_wait_for_who_never_shakes_hands() {
     begun.write_all(&[0x16, 3, 1]).await.expect("it reads");
     // Both are accepted once a later connection is answered.
     shake_hands(&sidecar, &files).await;
-    let before = std::time::Instant::now();
     sidecar.signal("TERM");
     let (status, _) = sidecar.ended().await;
     assert!(status.success(), "{status}");
-    assert!(before.elapsed() < Duration::from_secs(20));
     drop((silent, begun));
 }
 

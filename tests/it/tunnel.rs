@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use crate::sidecar::{Sidecar, field};
-use crate::support::{PATIENCE, Stack, connect, reset};
+use crate::support::{PATIENCE, Stack, connect, pass, reset, settle};
 
 fn config(backend: SocketAddr, client: &str) -> String {
     format!(
@@ -97,7 +97,7 @@ async fn a_clean_end_is_passed_on_as_one_and_the_other_way_goes_on() {
         .expect("it is passed");
     it.client.shutdown().await.expect("it half-closes");
     assert_eq!(end_of(&mut it.backend).await, (b"the rest".to_vec(), false));
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    settle().await;
     it.backend.write_all(b"late").await.expect("it is passed");
     it.backend.shutdown().await.expect("it half-closes");
     assert_eq!(end_of(&mut it.client).await, (b"late".to_vec(), false));
@@ -108,7 +108,7 @@ async fn a_clean_end_is_passed_on_as_one_and_the_other_way_goes_on() {
 
 #[tokio::test]
 async fn a_client_that_resets_has_its_backend_reset() {
-    for pause in [Duration::ZERO, Duration::from_millis(50)] {
+    for is_settled in [false, true] {
         let mut it = Through::open("").await;
         it.client.write_all(b"half").await.expect("it is passed");
         let mut four = [0; 4];
@@ -116,7 +116,9 @@ async fn a_client_that_resets_has_its_backend_reset() {
             .read_exact(&mut four)
             .await
             .expect("it is passed");
-        tokio::time::sleep(pause).await;
+        if is_settled {
+            settle().await;
+        }
         let client = std::mem::replace(&mut it.client, connect(it.stack.addr).await);
         reset(client);
         assert_eq!(end_of(&mut it.backend).await, (Vec::new(), true));
@@ -163,14 +165,17 @@ async fn a_backend_that_resets_has_its_client_reset() {
 
 #[tokio::test]
 async fn a_tunnel_in_which_no_byte_moves_is_cut_and_its_slot_comes_back() {
-    let mut it = Through::open("tunnel_idle_timeout = \"300ms\"").await;
+    let mut it = Through::open("tunnel_idle_timeout = \"30s\"").await;
     // What moves in one direction keeps the other open, too.
+    let mut four = [0; 4];
     for _ in 0..6 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        pass(Duration::from_secs(10)).await;
         it.client.write_all(b"more").await.expect("it is open");
+        it.backend.read_exact(&mut four).await.expect("it is open");
     }
+    pass(Duration::from_secs(31)).await;
     let (read, is_reset) = end_of(&mut it.backend).await;
-    assert_eq!((read.len(), is_reset), (24, true));
+    assert_eq!((read.len(), is_reset), (0, true));
     assert_eq!(end_of(&mut it.client).await, (Vec::new(), true));
     let facts = it.told().await;
     assert_eq!(facts.verdict, Verdict::Failed);

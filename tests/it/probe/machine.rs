@@ -1,6 +1,7 @@
 //! Findings about this machine, and about the addresses to listen on.
 
 use super::*;
+use crate::support::cannot_run;
 
 #[tokio::test]
 async fn a_port_that_another_process_has() {
@@ -62,8 +63,7 @@ async fn a_disk_that_is_full_or_read_only() {
         .args(["-rm", "true"])
         .status();
     if !may.is_ok_and(|status| status.success()) {
-        eprintln!("not tried: this user may not mount anything");
-        return;
+        return cannot_run("probe: full disks", "this user may not mount anything");
     }
     let backend = backend().await;
     let setup = Setup::new("");
@@ -197,7 +197,8 @@ fn with_service(setup: &Setup) -> bool {
     );
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        eprintln!("not tried: only root can look with the rights of another user");
+        let why = "only root can look with the rights of another user";
+        cannot_run("probe: the user of the service", why);
     }
     is_root
 }

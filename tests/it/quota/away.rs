@@ -203,11 +203,8 @@ async fn a_store_that_denies_everything_from_the_start_is_unavailable_and_allow_
         let limits = limit("per_user", "user", 5, LONG, &more);
         let sidecar = rig.sidecar_from(&rig.text(ALONE, &limits), Mode::Denied);
         for user in ["alice", "bob", "alice"] {
-            let started = Instant::now();
             let answer = sidecar.call(user).await;
             assert_eq!(answer.status, status, "{away}: {answer:?}");
-            let took = started.elapsed();
-            assert!(took < Duration::from_secs(5), "{away}: {took:?}");
         }
         is_unavailable(&sidecar).await;
         let up = r#"tidegate_quota_store_up{engine="etcd"}"#;
@@ -330,11 +327,7 @@ async fn held_tokens_are_spent_without_the_store() {
         .await;
     sidecar.store().set(Mode::Hangs);
     let before = sidecar.store().asked();
-    let started = Instant::now();
     assert_eq!(sidecar.calls("", 100).await, 100, "{key}");
-    let took = started.elapsed();
-    // A single draw that is waited for would take as long as its timeout.
-    assert!(took < Duration::from_secs(5), "{took:?}");
     assert!(sidecar.store().asked() - before < 5);
     let waited = r#"tidegate_quota_decisions_total{how="local",limit="rate_limit:all"}"#;
     assert!(sidecar.metric(waited).await >= 100.0);
