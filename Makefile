@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs site manifests deny advisories loom mutants peers clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order \
+.PHONY: run test laws nextest check docs site manifests deny advisories loom mutants peers clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order \
   packages packages-twice packages-tools try-packages try-here s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -11,11 +11,24 @@ run:
 	$(CARGO) build --profile quick -p tidegate -p tidegate-lab --no-default-features
 	target/quick/tidegate demo
 
-test: peers clients stores promtool faults-tools valgrind browser site
-	$(CARGO) test --workspace --no-fail-fast
-	$(CARGO) test -p tidegate-limits --features tower --test tower
-	$(CARGO) test -p tidegate --no-default-features --lib config::tests
+# Several tests at once, by .config/nextest.toml: most of them wait longer than they compute. Where CI is set, a test that
+# cannot run fails; else it is listed at the end.
+test: peers clients stores promtool faults-tools valgrind browser site nextest
+	@rm -f $(NOT_RUN)
+	$(CARGO) build --workspace --bins --example manual --quiet
+	$(NEXTEST) run --workspace -j $(TESTS_AT_ONCE)
+	$(NEXTEST) run -p tidegate-limits --features tower --test tower
+	$(CARGO) test --workspace --doc --quiet
 	python3 packaging/try.py here --programs $(PROGRAMS)
+	@if [ -s $(NOT_RUN) ]; then sort -u $(NOT_RUN); fi
+
+# Every law, model and oracle with all of its seeds; `make test` has one seed in ten. SEEDS=10 has ten times as many.
+SEEDS ?= 1
+laws: nextest
+	TIDEGATE_SEEDS=$(SEEDS) $(NEXTEST) run --workspace -E 'not package(tidegate) or kind(lib) or test(/^audit::/)'
+
+NOT_RUN = $(or $(CARGO_TARGET_DIR),target)/tmp/not-run
+TESTS_AT_ONCE = $(shell expr $$(nproc) + 1)
 
 # What a change must pass, besides the tests.
 check: deny
@@ -44,6 +57,12 @@ check: deny
 TOOLS := $(CURDIR)/target/tools
 $(TOOLS)/bin/cargo-deny:
 	$(CARGO) install cargo-deny@0.20.2 --quiet --locked --debug --no-default-features --root $(TOOLS)
+
+# cargo-nextest, which runs the tests, unless the machine has it.
+NEXTEST = $(or $(shell command -v cargo-nextest),$(TOOLS)/bin/cargo-nextest) nextest
+nextest: $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
+$(TOOLS)/bin/cargo-nextest:
+	$(CARGO) install cargo-nextest@0.9.143 --quiet --locked --debug --root $(TOOLS)
 
 # Licenses, versions and sources of the dependencies.
 deny: $(TOOLS)/bin/cargo-deny
