@@ -87,8 +87,10 @@ const FILES: &str = r#".SH FILES
 .I /etc/tidegate/config.toml
 The config of
 .BR "tidegate serve" .
-A commented list of every option is in
-.IR /usr/share/doc/tidegate/config.toml.example .
+The options that most configs have are in
+.IR /usr/share/doc/tidegate/config.toml.example ,
+and all of them in
+.IR /usr/share/doc/tidegate/options.md .
 .TP
 .I /etc/tidegate/environment
 Environment variables of the service, such as the admin token.

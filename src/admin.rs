@@ -84,13 +84,13 @@ options! {
     /// Where operators look: metrics, health checks, and the API.
     pub struct Section => Settings {
         /// Where /metrics, the health checks and /v1/ are served. "" or false switches it off.
-        bind: Option<SocketAddr> = address_or_off().or(Some(([127, 0, 0, 1], 9180).into())).restart();
+        bind: Option<SocketAddr> = address_or_off().or(Some(([127, 0, 0, 1], 9180).into())).restart().first(17);
 
         /// The secret that every request needs, except the health checks: as "Authorization: Bearer …",
         /// or in a browser as the password, with any user name. Required if bind is not an address of
         /// this machine alone. In a container, set it as TIDEGATE_ADMIN__TOKEN.
         token: Option<Token> = token().optional().restart()
-            .example("\"the output of: openssl rand -hex 32\"");
+            .example("\"the output of: openssl rand -hex 32\"").first(18);
 
         /// More tokens, each with the name of who has it: "NAME:TOKEN". The log of what operators changed
         /// shows the name. The one above has the name "admin".

@@ -13,6 +13,7 @@ mod classes;
 mod coordinate;
 pub mod descriptors;
 mod fill_in;
+mod former;
 pub mod part;
 mod quota_store;
 mod sections;
@@ -46,7 +47,7 @@ pub const DEFAULT_PATH: &str = "/etc/tidegate/config.toml";
 
 /// The file that lists every option.
 const FORM: Form = Form {
-    example: "config.toml.example",
+    reference: "docs/reference/options.md",
     elsewhere: &[
         "resource",
         "resources",
@@ -57,7 +58,8 @@ const FORM: Form = Form {
         "zookeeper",
     ],
     cure: "that is of a lease server: check its file with `tidegate lease-server --check --config FILE`",
-    renamed: &[("class.deadline", "this is max_wait here, as in [limits]")],
+    every: catalogue,
+    former: former::instead,
 };
 
 /// Largest config that is read.   bytes
@@ -366,8 +368,8 @@ pub fn effective(config: &Config) -> String {
 #[must_use]
 pub fn catalogue() -> Catalogue {
     // One entry of each array, so that its options are asked for.
-    let arrays = "[[listen]]\n[[route]]\n[[class]]\n[[caller]]\n[[rate_limit]]\n\
-                  [[coordinate.limit]]\n";
+    let arrays = "[[listen]]\n[[route]]\n[[class]]\n[[caller]]\n[[bucket]]\n[[pace]]\n\
+                  [[quota]]\n[[coordinate.limit]]\n";
     let reading = Reading::of(arrays, FORM);
     Sections::read(&reading);
     reading.catalogue()
@@ -378,17 +380,12 @@ pub fn catalogue() -> Catalogue {
 pub fn example() -> String {
     catalogue().example(
         "\
-Tidegate's configuration: every option, with its default, unit, range, and the reason to
-change it. Generated from the source: change an option there, and run `make docs`.
+The options that most configs have. docs/reference/options.md has all of them, such as
+[[caller]], [[bucket]], [[class]] and [[route]]. Made by `make docs`.
 
-Lines that begin with \"# key = value\" are options without a default, or of a section that
-you may leave out; every other line has its default value. Only the listener, the backend and
-per_window are required. A duration has a unit: ms, s, m or h, and may have a
-fraction, as in 1.5s. A size has a unit: B, KiB, MiB or GiB. `tidegate check`
-reports every mistake at once.
-
-An environment variable wins over the file: TIDEGATE_QUEUE__WORKERS=32,
-TIDEGATE_LISTEN__0__BIND=0.0.0.0:8081.
+Only the listener, the backend and per_window are required; any other line here has its
+default. A duration has a unit: ms, s, m or h. An environment variable wins over the file:
+TIDEGATE_QUEUE__WORKERS=32. `tidegate check` reports every mistake at once.
 ",
     )
 }
@@ -401,9 +398,10 @@ pub fn reference() -> String {
 # Options
 
 Every option of the sidecar's config. [Configuration](configuration.md) explains how to begin, and
-[config.toml.example](../../config.toml.example) is the same list as a file. The lease server has
-[options of its own](lease-server-options.md). Generated from the source: change an option there, and
-run `make docs`.
+[config.toml.example](../../config.toml.example) is a file with the options of level *first*: most
+configs have them. *Usual* ones are for a certain need. The default of an *expert* one is right unless
+a measurement says otherwise. The lease server has [options of its own](lease-server-options.md).
+Generated from the source: change an option there, and run `make docs`.
 
 ",
         true,
@@ -464,9 +462,9 @@ mod tests {
             ("redis", "redis://a:1", "Redis"),
         ] {
             let quota = format!(
-                "[quota]\nengine = \"{engine}\"\nservers = [\"{server}\"]\n\
+                "[quota_store]\nengine = \"{engine}\"\nservers = [\"{server}\"]\n\
                  expected_sidecars = 3\n\
-                 [[rate_limit]]\nname = \"q\"\nkind = \"quota\"\ntotal = 100\nrefresh_window = \"60s\"\napplies_to = \"user\"\n"
+                 [[quota]]\nname = \"q\"\ntotal = 100\nrefresh_window = \"60s\"\napplies_to = \"user\"\n"
             );
             let message = format!("this build has no quotas in {name}");
             check(&quota, ":10:", [&message, "--features quotas"]);

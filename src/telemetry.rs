@@ -34,11 +34,11 @@ options! {
 
         /// How much is logged. A filter such as "info,tidegate::forward=debug" logs more of one
         /// module.
-        level: Box<str> = level().or("info".into());
+        level: Box<str> = level().or("info".into()).first(19);
 
         /// Whether each call gets a line when it ends. Turn it off where the metrics are enough: at
         /// thousands of calls a second, the lines cost more than the calls.
-        access: bool = flag().or(true);
+        access: bool = flag().or(true).first(20);
 
         /// Whether a log in JSON also has the lines that "tidegate plan" needs to replay the calls. They
         /// make the log 1.7 times as long.

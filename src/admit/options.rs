@@ -40,15 +40,15 @@ options! {
     pub struct QueueSection {
         /// Calls that may wait (sdkserver: request_queue_size, 128 there). Raise it for larger storms: a
         /// waiting call costs only memory.
-        capacity: u32 = integer(1..=1_000_000).of("calls").or(4096);
+        capacity: u32 = integer(1..=1_000_000).of("calls").or(4096).first(14);
 
         /// Calls past the gate at once (sdkserver: max_worker_count, 64 there). At least
         /// outstanding in [limits].
-        workers: u32 = integer(1..=65536).of("calls").or(64);
+        workers: u32 = integer(1..=65536).of("calls").or(64).first(15);
 
         /// Calls without a limit (such as POST /token) past the gate at once. They take no worker, so a
         /// full queue never delays them.
-        max_unlimited: u32 = integer(1..=65536).of("calls").or(64);
+        max_unlimited: u32 = integer(1..=65536).of("calls").or(64).expert();
 
         /// What happens to the next call when the queue is full. "wait" stops accepting on socket and
         /// tcp listeners, as sdkserver does, and lets HTTP calls wait at the door in their turn, so that
@@ -60,11 +60,11 @@ options! {
         /// time, as sdkserver's design does. With "jitter", calls that meet two busy limits can starve: of
         /// 40, 16 to 22 were served in time, and 40 with "in_turn" (docs/explanation/jitter-or-in-turn.md).
         /// The default is "jitter" with kind = "zvm" in [backend], else "in_turn".
-        postpone: Option<PostponeBy> = choice().optional().example("\"in_turn\"");
+        postpone: Option<PostponeBy> = choice().optional().example("\"in_turn\"").first(13);
 
         /// The shortest and the longest of these random times; only for "jitter". Shorter ones use the
         /// limits better, longer ones wake less often.
-        postpone_jitter: (Duration, Duration) = jitter().or((SECOND, 3 * SECOND));
+        postpone_jitter: (Duration, Duration) = jitter().or((SECOND, 3 * SECOND)).expert();
 
         /// Whether a call that has to wait is refused at once (predicted_late) if its start is predicted after
         /// its deadline, with a margin of a quarter of the wait. For clients that can go elsewhere. With
@@ -83,22 +83,22 @@ options! {
         /// routes. Set it to what the backend can take. A function can't have more than total, and their
         /// sum should stay below it. 0 switches that limit off; each number is 0 to 1000000 calls.
         per_window: PerWindow = PerWindow::kind().or(PerWindow::default())
-            .alias("smapi_rate_limit_per_window", PerWindow::kind()).line("\"total:30\"");
+            .alias("smapi_rate_limit_per_window", PerWindow::kind()).line("\"total:30\"").first(8);
 
         /// Length of a window. 0s switches the limits per window off.
         window: Duration = window_length().or(SECOND)
-            .alias("smapi_rate_limit_window_size_seconds", seconds());
+            .alias("smapi_rate_limit_window_size_seconds", seconds()).first(9);
 
         /// Calls at the backend at once. Lower it for a backend that is smaller than usual; the real
         /// sdkserver works on 64 at most. 0 switches the limit off.
         outstanding: u32 = integer(0..=CALLS_MAX).of("calls").or(10)
-            .alias("smapi_max_outstanding_requests", integer(0..=CALLS_MAX).of("calls"));
+            .alias("smapi_max_outstanding_requests", integer(0..=CALLS_MAX).of("calls")).first(10);
 
         /// How long a call may wait, from its arrival, before it is refused. 0s refuses it at the first
         /// closed limit. Set it below the time after which clients give up: behind Apache, which gives up
         /// after 60 s, to 50s.
         max_wait: Duration = duration(Duration::ZERO..=DAY).or(60 * SECOND)
-            .alias("smapi_request_postpone_threshold_seconds", seconds());
+            .alias("smapi_request_postpone_threshold_seconds", seconds()).first(11);
 
         /// "sliding" holds a limit in every span of a window's length, wherever it begins. "fixed"
         /// windows follow the clock, as in sdkserver, and admit up to twice the limit around the edge
@@ -112,12 +112,12 @@ options! {
 
         /// Added to the window before a slot comes back, for the difference between two clocks or two
         /// packets on the way. Raise it for a backend far away.
-        window_guard: Duration = duration(Duration::ZERO..=10 * SECOND).or(5 * MS);
+        window_guard: Duration = duration(Duration::ZERO..=10 * SECOND).or(5 * MS).expert();
 
         /// Whether limits hold calls. "observe" holds and refuses no call by a limit, and reports what
         /// the limits would have done: docs/how-to/observe.md. It applies to the limits here, of classes, and
-        /// to every [[rate_limit]], except where one of them gives its own mode.
-        mode: LimitMode = choice().or(LimitMode::Enforce);
+        /// to every [[bucket]], [[pace]] and [[quota]], except where one of them gives its own mode.
+        mode: LimitMode = choice().or(LimitMode::Enforce).first(12);
 
         /// The same for the limits per window. The default is mode.
         window_mode: Option<LimitMode> = choice().optional().example("\"observe\"");

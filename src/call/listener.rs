@@ -37,7 +37,7 @@ options! {
         name: Arc<str> = name("nova").required(
             "the listener has no name",
             "add a name for logs and metrics, such as name = \"nova\"",
-        ).line("\"nova\"");
+        ).line("\"nova\"").first(1);
 
         /// Its address. Required. 127.0.0.1 is for clients on this machine, 0.0.0.0 for all clients. A
         /// socket file is for this machine alone, and tells which user connects. It is created at the
@@ -45,7 +45,7 @@ options! {
         bind: Bind = Bind::kind().required(
             "the listener has no address",
             "add its address, such as bind = \"127.0.0.1:8081\"",
-        ).line("\"127.0.0.1:8081\"");
+        ).line("\"127.0.0.1:8081\"").first(2);
     } {
         /// Permissions of the socket file. A process that may write to the file may connect.
         unix_mode: u32 = file_mode().or(UNIX_MODE).restart();
@@ -53,7 +53,7 @@ options! {
         /// What is spoken here. "auto" tells the socket protocol, HTTP and, where there is a
         /// certificate, TLS apart by the first byte. Name one protocol to refuse the others. "tcp"
         /// limits connections of any other protocol.
-        protocol: Protocol = choice().or(Protocol::Auto);
+        protocol: Protocol = choice().or(Protocol::Auto).first(3);
 
         /// Whether a client that closes its sending side has left, so that its waiting call is dropped.
         /// This applies to every protocol. On HTTP the reply of a running call is dropped too. Turn it

@@ -48,7 +48,7 @@ options! {
         /// How many of them may be new in one second. The rest is counted for the caller (unknown), so
         /// that a client that changes its name with each call evicts no other caller.
         auto_register_per_s: u16 = integer(0..=1000).of("callers")
-            .or(TableSettings::default().auto_register_per_second);
+            .or(TableSettings::default().auto_register_per_second).expert();
 
         /// Where callers, rate limits and costs are saved that were created through the admin address.
         /// Without it they are lost at a restart.
@@ -76,8 +76,8 @@ options! {
         /// Groups that it is in, for statistics and metrics.
         groups: Vec<Group> = groups().or(Vec::new()).example("[\"monitoring\"]");
 
-        /// The rate limit that its calls are charged to. Several callers may share one.
-        rate_limit: Option<Arc<str>> = name("poller").described("the name of a [[rate_limit]]")
+        /// The bucket or pace that its calls are charged to. Several callers may share one.
+        rate_limit: Option<Arc<str>> = name("poller").described("the name of a [[bucket]] or a [[pace]]")
             .optional().example("\"poller\"");
 
         /// How many turns its waiting calls have for one turn of an ordinary caller. Raise it for a

@@ -32,7 +32,7 @@ options! {
         /// GET /smapi-healthy, GET /smapi_health) meet no limit. "http" is any other HTTP server: no
         /// route is built in, and every call meets the limits unless a [[route]] says otherwise. Required
         /// with http below. With socket alone it is "zvm"; with tcp alone it has no effect.
-        kind: Option<BackendKind> = choice().optional().line("\"zvm\"");
+        kind: Option<BackendKind> = choice().optional().line("\"zvm\"").first(4);
     }
 }
 

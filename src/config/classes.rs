@@ -8,6 +8,7 @@ use crate::admit::options::PostponeBy;
 use crate::admit::{ClassRule, Deadline, Pool};
 use crate::call::BackendKind;
 use crate::call::sdk::{Effort, FunctionKind as Writes};
+use crate::callers::rate_limit::options::{PaceSection, QuotaSection};
 use crate::classify::class::{self, Known, POLLING, USER};
 use crate::options::Reading;
 
@@ -67,13 +68,14 @@ impl Sections {
         let limited = limited.filter(|limit| windows_on && limit.calls > 0);
         let routes = self.routes.iter();
         let costs = self.costs.functions.value.iter();
-        let rate_limits = self.rate_limits.iter();
+        let paces = self.paces.iter().filter_map(PaceSection::function_met);
+        let quotas = self.quotas.iter().filter_map(QuotaSection::function_met);
         let named = limited
             .map(|limit| &*limit.name)
             .chain(routes.filter_map(|route| route.function.value.as_deref()))
             .chain(costs.map(|(name, _)| name.as_str()))
             .chain(self.functions_of_classes())
-            .chain(rate_limits.filter_map(|it| it.limit.function_met().map(|name| &**name)));
+            .chain(paces.chain(quotas).map(|name| &**name));
         let mut seen = BTreeSet::new();
         named.filter(|name| seen.insert(*name)).collect()
     }

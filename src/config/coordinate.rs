@@ -9,27 +9,16 @@ use tidegate_limits::Fill;
 use super::part::Part;
 use super::server_tls::ServerTlsSection;
 use crate::options::kind::{
-    HOUR, MINUTE, MS, SECOND, choice, distinct, duration, integer, list, number, parsed, text,
+    HOUR, MINUTE, MS, SECOND, distinct, duration, integer, list, number, parsed, text,
 };
-use crate::options::{Kind, Mistake, Options, Section, Toml, options, words};
+use crate::options::{Kind, Mistake, Options, Section, Toml, options};
 
 /// Most limits that are shared.
 const LIMITS_MAX: usize = 64;
 
-words! {
-    /// The service that shares the capacity out.
-    pub(super) enum Engine {
-        Lease = "lease",
-    }
-}
-
 options! {
     /// Limits that several sidecars in front of one backend share: docs/how-to/leases-sidecar.md.
     pub struct CoordinateSection {
-        /// The service that shares limits out, unless a limit names another one. "lease": capacity
-        /// servers lease shares of them.
-        engine: Engine = choice().or(Engine::Lease);
-
         /// The capacity servers (`tidegate lease-server`, or Doorman's own). Any of them can name the
         /// master. Required.
         servers: Vec<ServerAddress> = servers().or(Vec::new())
@@ -50,11 +39,11 @@ options! {
         ).example("3");
 
         /// How long a request to a server may take. Set it far below the length of a lease.
-        request_timeout: Duration = duration(10 * MS..=MINUTE).or(2 * SECOND);
+        request_timeout: Duration = duration(10 * MS..=MINUTE).or(2 * SECOND).expert();
 
         /// The shortest time between two requests for one limit, however fast its demand changes. Servers
         /// ignore limits that are asked for more often than their own minimum_interval.
-        minimum_interval: Duration = duration(10 * MS..=HOUR).or(5 * SECOND);
+        minimum_interval: Duration = duration(10 * MS..=HOUR).or(5 * SECOND).expert();
     }
 }
 
@@ -84,9 +73,6 @@ options! {
             "the share that this sidecar always owns is missing",
             "add safe = 5, which it may use whatever happens to the servers",
         ).example("5");
-
-        /// The service that shares this limit out, if not that of the section above.
-        engine: Option<Engine> = choice().optional().example("\"lease\"");
     }
 }
 

@@ -1,12 +1,14 @@
 //! Defaults that depend on other options, and options that have no effect beside others.
 
+use tidegate_limits::scheduler::BucketMode;
+
 use crate::admit::LimitMode;
 use crate::admit::options::PostponeBy;
 use crate::call::Bind;
-use crate::callers::rate_limit::options::Mode;
+use crate::callers::rate_limit::options::{PaceSection, QuotaMode};
 
 use super::classes::usual_weight;
-use super::sections::{Class, RateLimit, Sections};
+use super::sections::{Class, Sections};
 
 impl Sections {
     /// Fills in the defaults that depend on other options, and mutes the options that have no
@@ -42,12 +44,20 @@ impl Sections {
             class.weight.value.get_or_insert(usual_weight(name));
         }
         let is_observed = self.limits.mode.value == LimitMode::Observe;
-        for RateLimit { limit, quota } in &mut self.rate_limits {
-            if is_observed && !limit.mode.given {
-                limit.mode.value = Mode::Observe;
+        let buckets = self.buckets.iter_mut().map(|it| &mut it.mode);
+        let paces = self.paces.iter_mut().map(|it| &mut it.mode);
+        for mode in buckets
+            .chain(paces)
+            .filter(|mode| is_observed && !mode.given)
+        {
+            mode.value = BucketMode::Observe;
+        }
+        self.paces.iter_mut().for_each(PaceSection::fill_in);
+        for quota in &mut self.quotas {
+            if is_observed && !quota.mode.given {
+                quota.mode.value = QuotaMode::Observe;
             }
-            limit.fill_in();
-            quota.fill_in(limit);
+            quota.fill_in();
         }
     }
 }

@@ -25,6 +25,9 @@ impl<T: Options> Part for T {
 /// A part that there may be several of.
 pub(super) trait Entry: Options {
     const MAX: usize;
+
+    /// The name that tells it from the others.
+    fn name(&self) -> Option<&str>;
 }
 
 impl<T: Entry> Part for Vec<T> {
@@ -35,6 +38,7 @@ impl<T: Entry> Part for Vec<T> {
     fn write_under(&self, key: &str, out: &mut Toml) {
         for entry in self {
             out.header(format!("[[{key}]]"));
+            out.entry(entry.name());
             entry.write(out);
         }
     }

@@ -1,4 +1,4 @@
-//! `[quota]`: in which store quotas are kept, and how it is reached.
+//! `[quota_store]`: in which store quotas are kept, and how it is reached.
 
 #[cfg_attr(not(feature = "quotas"), path = "quota_store/without_engines.rs")]
 mod engines;
@@ -55,7 +55,7 @@ impl Store {
 }
 
 options! {
-    /// The store of the quotas, which are the rate limits of kind "quota". Required if there is one.
+    /// The store of the quotas: see [[quota]]. Required if there is one.
     pub struct QuotaStoreSection {
         /// The kind of store. "memory" is for this sidecar alone, and loses everything at a restart.
         /// "zookeeper" and "etcd" never admit more than the total. "redis" is fastest; after a fail-over
@@ -74,7 +74,7 @@ options! {
         user: Option<String> = line(TEXT_MAX, "tidegate").optional()
             .example("\"tidegate\"");
 
-        /// The password of that user. In a container, set it as TIDEGATE_QUOTA__PASSWORD.
+        /// The password of that user. In a container, set it as TIDEGATE_QUOTA_STORE__PASSWORD.
         password: Option<String> = secret("password", TEXT_MAX).optional()
             .example("\"…\"");
 
@@ -88,7 +88,7 @@ options! {
             .example("\"tidegate\"");
 
         /// Redis: the password at the sentinels. In a container, set it as
-        /// TIDEGATE_QUOTA__SENTINEL_PASSWORD.
+        /// TIDEGATE_QUOTA_STORE__SENTINEL_PASSWORD.
         sentinel_password: Option<String> = secret("password", TEXT_MAX).optional()
             .example("\"…\"");
 
@@ -100,7 +100,7 @@ options! {
         /// that may be spent. The default is 4s in ZooKeeper, 10s in the others.
         session_timeout: Option<Duration> =
             duration(SECOND..=HOUR).optional().restart()
-            .example("\"4s\"");
+            .example("\"4s\"").expert();
 
         /// The most sidecars that will ever run at once. Each of them owns its safe share of every window,
         /// so more sidecars may spend more than the total. Required, except for memory.
@@ -109,11 +109,11 @@ options! {
         /// Keys of quotas in memory at once. When it is full, the least recently used key is evicted: it
         /// returns its tokens, and draws again when it comes back. Set it above the number of users in a
         /// window.
-        keys_max: u32 = integer(1..=1_000_000).of("keys").or(10_000);
+        keys_max: u32 = integer(1..=1_000_000).of("keys").or(10_000).expert();
     }
 }
 
-/// `[quota]`, with the files that it names.
+/// `[quota_store]`, with the files that it names.
 pub(super) struct QuotaStore {
     pub(super) store: QuotaStoreSection,
     pub(super) tls: ServerTlsSection,
@@ -213,7 +213,10 @@ impl QuotaStore {
         } = &self.store;
         if servers.sound && servers.value.is_empty() {
             let cause = format!("the address of {} is missing", store.name());
-            let cure = format!("add servers = [{}] to [quota]", quoted(store.example()));
+            let cure = format!(
+                "add servers = [{}] to [quota_store]",
+                quoted(store.example())
+            );
             notes.missing(section, cause, cure);
         }
         if self.store.expected_sidecars.is_missing() {
@@ -229,10 +232,10 @@ impl QuotaStore {
         let QuotaStoreSection { user, password, .. } = &self.store;
         let is_odd = user.value.as_ref().is_some_and(|it| it.contains(':'));
         if user.value.is_some() && password.is_missing() {
-            let cure = "add password to [quota], or leave user out";
+            let cure = "add password to [quota_store], or leave user out";
             notes.missing(user, "a user is named without a password", cure);
         } else if password.value.is_some() && user.is_missing() && store != Store::Redis {
-            let cure = "add user to [quota], or leave password out";
+            let cure = "add user to [quota_store], or leave password out";
             notes.missing(password, "the user of this password is missing", cure);
         } else if store == Store::ZooKeeper && is_odd {
             let cause = "a user name of ZooKeeper has no colon";
@@ -250,7 +253,7 @@ impl QuotaStore {
                 notes.missing(mark, "it has no effect without sentinel", cure);
             }
         } else if sentinel_user.value.is_some() && sentinel_password.is_missing() {
-            let cure = "add sentinel_password to [quota], or leave sentinel_user out";
+            let cure = "add sentinel_password to [quota_store], or leave sentinel_user out";
             notes.missing(sentinel_user, "a user is named without a password", cure);
         }
     }

@@ -1,5 +1,7 @@
 //! Every section of the sidecar's config: each is read, and written as the config in effect.
 
+use tidegate_callers::Label;
+
 use crate::admin;
 use crate::admit::options::{
     CLASSES_MAX, ClassSection, LimitsSection, PromoteSection, QueueSection,
@@ -8,8 +10,9 @@ use crate::call::listener::{LISTENERS_MAX, ListenSection, Tls, TlsSection};
 use crate::call::{Listener, Protocol};
 use crate::callers::options::{CALLERS_MAX, CallerSection, CallersSection, CostsSection};
 use crate::callers::rate_limit::RATE_LIMITS_MAX;
-use crate::callers::rate_limit::options::{QuotaSection, RateLimitSection};
+use crate::callers::rate_limit::options::{BucketSection, PaceSection, QuotaSection};
 use crate::callers::rate_limit::profiles::Profiles;
+use crate::callers::settings::QUOTAS_MAX;
 use crate::classify::options::{
     ExemptSection, HeaderSection, KindSection, ListenerClassSection, PathsSection, PlacedSection,
     ROUTES_MAX, RouteSection,
@@ -64,7 +67,9 @@ sections! {
     proxies: ProxiesSection = "callers";
     callers: CallersSection = "callers";
     caller: Vec<CallerSection> = "caller";
-    rate_limits: Vec<RateLimit> = "rate_limit";
+    buckets: Vec<BucketSection> = "bucket";
+    paces: Vec<PaceSection> = "pace";
+    quotas: Vec<QuotaSection> = "quota";
     costs: CostsSection = "costs";
     profiles: Profiles = "profiles";
     kind: KindSection = "backend";
@@ -80,7 +85,7 @@ sections! {
     coalesce: coalesce::Section = "coalesce";
     tasks: tasks::Section = "tasks";
     coordinate: Coordinate = "coordinate";
-    quota: QuotaStore = "quota";
+    quota_store: QuotaStore = "quota_store";
     admin: admin::Section = "admin";
     log: telemetry::Section = "log";
     trace: telemetry::spans::TraceSection = "trace";
@@ -96,12 +101,6 @@ pub(super) struct Listen {
     pub(super) loaded: Option<Tls>,
 }
 
-/// `[[rate_limit]]`
-pub(super) struct RateLimit {
-    pub(super) limit: RateLimitSection,
-    pub(super) quota: QuotaSection,
-}
-
 /// `[[class]]`
 pub(super) struct Class {
     pub(super) class: ClassSection,
@@ -110,30 +109,50 @@ pub(super) struct Class {
 
 impl Entry for CallerSection {
     const MAX: usize = CALLERS_MAX;
+
+    fn name(&self) -> Option<&str> {
+        self.label.value.as_ref().map(Label::as_str)
+    }
 }
 
-impl Entry for RateLimit {
+impl Entry for BucketSection {
     const MAX: usize = RATE_LIMITS_MAX;
+
+    fn name(&self) -> Option<&str> {
+        self.name.value.as_deref()
+    }
+}
+
+impl Entry for PaceSection {
+    const MAX: usize = RATE_LIMITS_MAX;
+
+    fn name(&self) -> Option<&str> {
+        self.name.value.as_deref()
+    }
+}
+
+/// A call may meet all of them.
+impl Entry for QuotaSection {
+    const MAX: usize = QUOTAS_MAX;
+
+    fn name(&self) -> Option<&str> {
+        self.name.value.as_deref()
+    }
 }
 
 impl Entry for Class {
     const MAX: usize = CLASSES_MAX;
+
+    fn name(&self) -> Option<&str> {
+        self.class.name.value.as_deref()
+    }
 }
 
 impl Entry for RouteSection {
     const MAX: usize = ROUTES_MAX;
-}
 
-impl Options for RateLimit {
-    fn read(section: &Section<'_>) -> Self {
-        let (limit, quota) = (section.read(), section.read());
-        Self { limit, quota }
-    }
-
-    fn write(&self, out: &mut Toml) {
-        out.entry(self.limit.name.value.as_deref());
-        self.limit.write(out);
-        self.quota.write(out);
+    fn name(&self) -> Option<&str> {
+        self.function.value.as_deref()
     }
 }
 

@@ -5,19 +5,20 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tidegate_limits::scheduler::BucketMode;
 use tidegate_quota::{QuotaLimit, QuotaSettings};
 
 use crate::admit::options::unless_off;
 use crate::admit::{LimitMode, PacedLimit};
 use crate::call::Bind;
-use crate::callers::rate_limit::options::Mode;
+use crate::callers::rate_limit::options::{PaceSection, QuotaMode, QuotaSection};
 use crate::callers::settings::{Quota, QuotaBy, StaticRateLimit};
 use crate::classify::options::RouteSection;
-use crate::options::At;
+use crate::options::{At, Setting};
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use crate::{admit, callers, classify};
 
-use super::sections::{Listen, RateLimit, Sections};
+use super::sections::{Listen, Sections};
 use super::shared_limits;
 use super::{CertificateFile, Config};
 
@@ -77,9 +78,11 @@ impl Sections {
         listeners.chain(admin.said().map(|bind| (Bind::Tcp(*bind), &***admin)))
     }
 
-    /// The rate limits that are quotas.
-    pub(super) fn quotas(&self) -> impl Iterator<Item = &RateLimit> {
-        self.rate_limits.iter().filter(|it| it.limit.is_quota())
+    /// The paces of callers, or all others.
+    fn paces(&self, of_callers: bool) -> impl Iterator<Item = &PaceSection> {
+        self.paces
+            .iter()
+            .filter(move |it| it.is_of_callers() == of_callers)
     }
 }
 
@@ -101,8 +104,8 @@ fn certificates(all: &Sections) -> Vec<CertificateFile> {
     given.push(own("backend.tls.cert", &backend.cert.value));
     given.push(authorities("coordinate.ca", &all.coordinate.tls.ca.value));
     given.push(own("coordinate.cert", &all.coordinate.tls.cert.value));
-    given.push(authorities("quota.ca", &all.quota.tls.ca.value));
-    given.push(own("quota.cert", &all.quota.tls.cert.value));
+    given.push(authorities("quota_store.ca", &all.quota_store.tls.ca.value));
+    given.push(own("quota_store.cert", &all.quota_store.tls.cert.value));
     let mut files: Vec<CertificateFile> = Vec::new();
     for (option, path, is_of_authorities) in given {
         let Some(path) = path else { continue };
@@ -135,26 +138,32 @@ fn callers(all: &Sections) -> callers::Settings {
     let table = all.backend_kind().functions();
     let functions = table.iter().map(|function| function.name);
     let functions = functions.chain(all.functions());
-    let limits = all.rate_limits.iter().map(|it| &it.limit);
-    let (of_callers, others): (Vec<_>, Vec<_>) = limits.partition(|it| it.is_of_callers());
+    let buckets = all
+        .buckets
+        .iter()
+        .map(|it| (&it.name, it.rule(&all.profiles)));
+    let paces = all.paces(true).map(|it| (&it.name, it.rule()));
+    let others = all.paces(false).map(|it| &it.name);
+    let reserved = others.chain(all.quotas.iter().map(|it| &it.name));
     callers::Settings {
         table: all.callers.table(),
         callers: all.caller.iter().map(|caller| caller.caller()).collect(),
-        rate_limits: of_callers
-            .iter()
-            .map(|it| StaticRateLimit {
-                name: it.name.required(),
-                rule: it.rule(&all.profiles),
+        rate_limits: buckets
+            .chain(paces)
+            .map(|(name, rule)| StaticRateLimit {
+                name: name.required(),
+                rule,
             })
             .collect(),
         quotas: all
-            .quotas()
-            .map(|it| Quota {
-                name: in_metrics(it),
-                by: by_of(it),
+            .quotas
+            .iter()
+            .map(|quota| Quota {
+                name: in_metrics(quota),
+                by: by_of(quota),
             })
             .collect(),
-        reserved: others.iter().map(|it| it.name.required()).collect(),
+        reserved: reserved.map(Setting::required).collect(),
         profiles: all.profiles.list.clone(),
         costs: all.costs.costs(),
         functions: functions.map(Arc::from).collect(),
@@ -190,24 +199,21 @@ fn admit(all: &Sections) -> admit::Settings {
     }
 }
 
-/// The rate limits on all calls, or on a function's.
+/// The paces of all calls, or of a function.
 fn paced(all: &Sections) -> Vec<PacedLimit> {
     let costs = all.costs.costs();
-    let limits = all.rate_limits.iter().map(|it| &it.limit);
-    let limits = limits.filter(|limit| !limit.is_of_callers() && !limit.is_quota());
-    let paced = limits.map(|limit| {
-        let pacing = limit.pacing();
-        let pacing = pacing.expect("a paced limit without a rate is an error");
-        let function = limit.function_met();
+    let paced = all.paces(false).map(|pace| {
+        let (rate, ratio) = pace.pacing().expect("a pace without a rate is an error");
+        let function = pace.function_met();
         PacedLimit {
-            name: limit.name.required(),
+            name: pace.name.required(),
             function: function.cloned(),
-            rate: pacing.rate,
-            ratio: pacing.ratio,
+            rate,
+            ratio,
             costs: costs.range(function.map(|name| &**name)),
-            mode: match limit.mode.value {
-                Mode::Enforce | Mode::Optimistic => LimitMode::Enforce,
-                Mode::Observe => LimitMode::Observe,
+            mode: match pace.mode.value {
+                BucketMode::Enforce => LimitMode::Enforce,
+                BucketMode::Observe => LimitMode::Observe,
             },
         }
     });
@@ -215,25 +221,24 @@ fn paced(all: &Sections) -> Vec<PacedLimit> {
 }
 
 fn quotas(all: &Sections) -> Option<QuotaSettings> {
-    all.quotas().next()?;
-    let store = &all.quota;
+    all.quotas.first()?;
+    let store = &all.quota_store;
     let sidecars = store.sidecars();
     let sidecars = sidecars.expect("a store without a number of sidecars is an error");
-    let limits = all.quotas().map(|both| {
-        let RateLimit { limit, quota } = both;
+    let limits = all.quotas.iter().map(|quota| {
         let rule = |total| {
-            let rule = quota.rule(total, sidecars, limit.quota_mode());
+            let rule = quota.rule(total, sidecars);
             rule.expect("a quota that can't be is an error")
         };
         let totals = quota.totals.value.iter();
         let totals = totals.map(|(key, total)| (key.as_str().into(), rule(*total)));
         QuotaLimit {
-            name: in_metrics(both),
+            name: in_metrics(quota),
             rule: rule(quota.total.required()),
-            on_excess: limit.on_excess(),
-            observes: limit.mode.value == Mode::Observe,
+            on_excess: quota.on_excess.value,
+            observes: quota.mode.value == QuotaMode::Observe,
             totals: totals.collect::<BTreeMap<_, _>>(),
-            namespace: quota.namespace(&by_of(both)).map(Arc::from),
+            namespace: quota.namespace(&by_of(quota)).map(Arc::from),
         }
     });
     let engine = store.engine.clone();
@@ -245,12 +250,12 @@ fn quotas(all: &Sections) -> Option<QuotaSettings> {
     })
 }
 
-fn in_metrics(both: &RateLimit) -> Arc<str> {
-    format!("{RATE_LIMIT_PREFIX}{}", both.limit.name.required()).into()
+fn in_metrics(quota: &QuotaSection) -> Arc<str> {
+    format!("{RATE_LIMIT_PREFIX}{}", quota.name.required()).into()
 }
 
-fn by_of(both: &RateLimit) -> QuotaBy {
-    both.limit
-        .quota_by()
+fn by_of(quota: &QuotaSection) -> QuotaBy {
+    quota
+        .by()
         .expect("a quota that applies to nothing is an error")
 }

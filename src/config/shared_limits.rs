@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use tidegate_leases::sharing::{Safe, SharedLimit, SharedServers, SharingSettings};
 
-use super::coordinate::{Coordinate, Engine};
-use super::sections::{RateLimit, Sections};
+use super::coordinate::Coordinate;
+use super::sections::Sections;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 /// A limit that could be shared, with its number in the config.
@@ -44,18 +45,22 @@ pub(super) fn known(all: &Sections) -> BTreeMap<String, Known> {
     }
     count("outstanding".to_owned(), limits.outstanding.value);
     // A quota is shared already.
-    for RateLimit { limit, .. } in all.rate_limits.iter().filter(|it| !it.limit.is_quota()) {
-        let (Some(name), Some(per_second)) = (&limit.name.value, limit.per_second(&all.profiles))
-        else {
-            continue;
-        };
-        let number = if limit.is_of_callers() {
-            Known::Rate(per_second)
-        } else {
+    let mut rate = |name: &Option<Arc<str>>, known_as: Option<Known>| {
+        if let (Some(name), Some(number)) = (name, known_as) {
+            known.insert(format!("{RATE_LIMIT_PREFIX}{name}"), number);
+        }
+    };
+    for bucket in &all.buckets {
+        let per_second = bucket.per_second(&all.profiles);
+        rate(&bucket.name.value, per_second.map(Known::Rate));
+    }
+    for pace in &all.paces {
+        let number = pace.pacing().map(|(rate, _)| match pace.is_of_callers() {
+            true => Known::Rate(rate.get()),
             // The gate counts whole tokens a second of those.
-            Known::Whole(per_second as u32)
-        };
-        known.insert(format!("{RATE_LIMIT_PREFIX}{name}"), number);
+            false => Known::Whole(rate.get() as u32),
+        });
+        rate(&pace.name.value, number);
     }
     known
 }
@@ -83,7 +88,6 @@ pub(super) fn settings(all: &Sections) -> Option<SharingSettings> {
         let given = shared.limit.required();
         let (name, number) = in_metrics(&known, &given).expect("an unknown limit is an error");
         let safe = shared.safe.required();
-        let Engine::Lease = shared.engine.value.unwrap_or(section.engine.value);
         let whole = NonZeroU32::new(safe.get() as u32);
         SharedLimit {
             limit: name.into(),

@@ -49,12 +49,12 @@ options! {
     /// The server behind the sidecar.
     pub struct BackendSection {
         /// The sdkserver. Required for socket listeners. tls://host:port is with TLS.
-        socket: Option<Target> = target("127.0.0.1:2001").optional().line("\"127.0.0.1:2001\"");
+        socket: Option<Target> = target("127.0.0.1:2001").optional().line("\"127.0.0.1:2001\"").first(6);
 
         /// sdkwsgi, or any other HTTP server. Without it, HTTP routes are answered with 501.
         /// https://host:port is with TLS. On a socket file the client's Host is passed on, as it is on an
         /// address.
-        http: Option<Target> = http_target().optional().line("\"http://127.0.0.1:8080\"");
+        http: Option<Target> = http_target().optional().line("\"http://127.0.0.1:8080\"").first(5);
 
         /// The server behind tcp listeners. A call is one connection there. tls://host:port is with TLS.
         tcp: Option<Target> = target("127.0.0.1:9000").optional().example("\"127.0.0.1:9000\"");
@@ -76,11 +76,11 @@ options! {
         /// reply, as if it had left: on_client_left says when its slot is free. The default is a quarter
         /// of queue.workers, at least 1. Raise it for many slow downloads at once. They never hold more than
         /// half of the smallest limit on calls at once that such a call is under, whatever this says.
-        max_slow_readers: Option<u32> = integer(0..=65536).of("replies").optional().example("16");
+        max_slow_readers: Option<u32> = integer(0..=65536).of("replies").optional().example("16").expert();
 
         /// Idle connections kept to the HTTP backend. The default is queue.workers, so that busy clients
         /// find one. 0 closes each connection after its reply.
-        pool_max_idle: Option<u32> = integer(0..=65536).of("connections").optional().example("64");
+        pool_max_idle: Option<u32> = integer(0..=65536).of("connections").optional().example("64").expert();
 
         /// How long the limits grow from a tenth to full after the backend accepted no connection for at
         /// least a second, and after a pause that ended by itself. 0s is not at all. Set it for a backend
@@ -108,11 +108,11 @@ options! {
         /// From the last byte sent to the last byte of the reply, streamed replies included. Set it above
         /// the longest call there is (a deploy takes minutes): a call given up here still runs at the
         /// backend.
-        response_timeout: Duration = duration(MS..=DAY).or(HOUR);
+        response_timeout: Duration = duration(MS..=DAY).or(HOUR).first(7);
 
         /// The least bytes a second that the backend must take of a request, after 5 s of grace. Time in
         /// which the client owes its own body does not count. With 0B only response_timeout applies.
-        send_min_rate: u64 = size(0..=GIB).or(KIB);
+        send_min_rate: u64 = size(0..=GIB).or(KIB).expert();
 
         /// The least bytes a second of a streamed reply. A slower client counts as slow, after 5 s of
         /// grace. A reply holds its slot until the client has taken it. Lower it for clients on slow
@@ -124,7 +124,7 @@ options! {
 
         /// Replies up to this size are held whole, so that a reply that is cut in the middle reaches the
         /// client as a whole error. Lower it to save memory.
-        reply_buffer_bytes: usize = size(KIB..=GIB).or(MIB as usize);
+        reply_buffer_bytes: usize = size(KIB..=GIB).or(MIB as usize).expert();
 
         /// How long an idle connection is kept. Set it below the backend's own keep-alive timeout
         /// (Apache: 5 s), so that no request meets a connection that is just being closed.
@@ -134,7 +134,7 @@ options! {
         /// less by up to a fifth, so that connections do not all end together. A call under way is never
         /// cut. With a name as the backend's address, all calls have followed the name after this time
         /// and a fifth. SIGHUP follows it at once. 0s sets no limit.
-        pool_max_age: Duration = duration(Duration::ZERO..=DAY).or(MINUTE);
+        pool_max_age: Duration = duration(Duration::ZERO..=DAY).or(MINUTE).expert();
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::kind::Example;
+use super::kind::{Example, Level};
 use super::nearest::nearest;
 
 /// The definition of an option, before a config is read.
@@ -18,6 +18,7 @@ pub(crate) struct Definition {
     /// In TOML.
     pub(crate) default: Option<String>,
     pub(crate) example: Example,
+    pub(crate) level: Level,
     /// Whether a change takes effect only after a restart.
     pub(crate) restart: bool,
     pub(crate) required: bool,
@@ -37,6 +38,9 @@ pub(super) struct About {
     pub(super) takes_any_name: bool,
     options: Vec<(&'static str, Definition)>,
 }
+
+/// An option of the example: its place in the order of importance, its name, and what is known of it.
+type Ranked<'a> = (u8, &'static str, &'a Definition);
 
 /// Every section and option.
 #[derive(Default)]
@@ -181,9 +185,9 @@ impl Catalogue {
         name
     }
 
-    /// The example of a config: every option with its text, its range and a value.
+    /// A config with every option, its text, its range and a value.
     #[must_use]
-    pub fn example(&self, head: &str) -> String {
+    pub fn every_option(&self, head: &str) -> String {
         let mut page = comment(head);
         for section in &self.sections {
             let aside = if section.is_aside { "# " } else { "" };
@@ -191,10 +195,37 @@ impl Catalogue {
                 write!(page, "\n\n{}{aside}{header}\n", comment(section.text)).expect(ALWAYS);
             }
             for (key, definition) in &section.options {
-                let text = comment(definition.text);
-                let (aside, value) = definition.line(section.is_aside);
-                let allowed = &definition.allowed;
-                write!(page, "\n{text}#   {allowed}\n{aside}{key} = {value}\n").expect(ALWAYS);
+                page.push('\n');
+                definition.show(key, section.is_aside, &mut page);
+            }
+        }
+        page
+    }
+
+    /// A config with the options that most configs have, in the order of their importance.
+    #[must_use]
+    pub fn example(&self, head: &str) -> String {
+        let mut sections: Vec<(String, Vec<Ranked<'_>>)> = Vec::new();
+        for section in &self.sections {
+            let ranked = |(key, definition): &(&'static str, Definition)| match definition.level {
+                Level::First(place) => Some((place, *key)),
+                Level::Usual | Level::Expert => None,
+            };
+            let options = section.options.iter();
+            let mut first: Vec<_> = options
+                .filter_map(|option| ranked(option).map(|(place, key)| (place, key, &option.1)))
+                .collect();
+            first.sort_by_key(|(place, ..)| *place);
+            if let Some(header) = section.header().filter(|_| !first.is_empty()) {
+                sections.push((header, first));
+            }
+        }
+        sections.sort_by_key(|(_, options)| options[0].0);
+        let mut page = comment(head);
+        for (header, options) in sections {
+            write!(page, "\n{header}\n").expect(ALWAYS);
+            for (_, key, definition) in options {
+                definition.show(key, false, &mut page);
             }
         }
         page
@@ -204,6 +235,8 @@ impl Catalogue {
     #[must_use]
     pub fn reference(&self, head: &str, has_variables: bool) -> String {
         let mut page = head.to_owned();
+        let is_first = |(.., it): &(_, _, _, &Definition)| matches!(it.level, Level::First(_));
+        let has_levels = self.all().any(|option| is_first(&option));
         for section in &self.sections {
             if let Some(header) = section.header() {
                 let text = markdown(section.text);
@@ -220,6 +253,9 @@ impl Catalogue {
                 };
                 let allowed = &definition.allowed;
                 writeln!(page, "- Value: {}; {default}", code(allowed)).expect(ALWAYS);
+                if has_levels {
+                    writeln!(page, "- Level: {}", definition.level.word()).expect(ALWAYS);
+                }
                 if let Some((alias, allowed)) = &definition.alias {
                     writeln!(page, "- Other name: `{alias}`, {}", code(allowed)).expect(ALWAYS);
                 }
@@ -258,7 +294,14 @@ impl Definition {
         self.alias.as_ref().map(|(key, _)| *key)
     }
 
-    /// The line of the example: whether in a comment, and the value.
+    /// The lines of an option in a config: its text, its range and a value.
+    fn show(&self, key: &str, is_aside: bool, page: &mut String) {
+        let text = comment(self.text);
+        let (aside, value) = self.line(is_aside);
+        writeln!(page, "{text}#   {}\n{aside}{key} = {value}", self.allowed).expect(ALWAYS);
+    }
+
+    /// What the example shows: whether in a comment, and the value.
     fn line(&self, is_aside: bool) -> (&'static str, &str) {
         let default = || {
             self.default

@@ -146,6 +146,7 @@ impl<T: 'static> Kind<T> {
             key: None,
             alias: None,
             example: Example::Default,
+            level: Level::Usual,
             restart: false,
             missing: None,
         }
@@ -176,6 +177,28 @@ pub enum Example {
     Line(&'static str),
 }
 
+/// How likely an operator is to change an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// Most configs have it. The example shows it, at this place in the order of importance.
+    First(u8),
+    /// A certain need changes it.
+    Usual,
+    /// The default is right unless a measurement says otherwise.
+    Expert,
+}
+
+impl Level {
+    /// The word of the reference page.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::First(_) => "first",
+            Self::Usual => "usual",
+            Self::Expert => "expert",
+        }
+    }
+}
+
 /// A second name of an option, and what its value is under that name.
 pub struct Alias<T> {
     pub(crate) key: &'static str,
@@ -190,6 +213,7 @@ pub struct Opt<T> {
     pub key: Option<&'static str>,
     pub(crate) alias: Option<Alias<T>>,
     pub(crate) example: Example,
+    pub(crate) level: Level,
     /// Whether a change takes effect only after a restart.
     pub restart: bool,
     /// The message if it is missing, and the cure.
@@ -219,6 +243,18 @@ impl<T> Opt<T> {
     pub fn line(self, value: &'static str) -> Self {
         let example = Example::Line(value);
         Self { example, ..self }
+    }
+
+    /// One of the options that most configs have, with its place among them.
+    pub(crate) fn first(self, place: u8) -> Self {
+        let level = Level::First(place);
+        Self { level, ..self }
+    }
+
+    /// An option whose default is right unless a measurement says otherwise.
+    pub(crate) fn expert(self) -> Self {
+        let level = Level::Expert;
+        Self { level, ..self }
     }
 
     /// A change takes effect only after a restart.

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::catalogue::{Catalogue, Definition};
-use super::kind::{Kind, Opt};
+use super::kind::{Kind, Mistake, Opt};
 use super::notes::Notes;
 use super::place::{At, Place, join};
 use super::problem::Problem;
@@ -168,24 +168,27 @@ pub struct Reading {
 /// A kind of config, as messages need it.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
-    /// The file that lists every option.
-    pub example: &'static str,
-    /// The keys that another kind of config has at its top.
+    /// The page or file that lists every option.
+    pub reference: &'static str,
+    /// What another kind of config has at its top.
     pub elsewhere: &'static [&'static str],
     /// The cure for a file that has them.
     pub cure: &'static str,
-    /// The paths of options that have another name now, and what to write instead.
-    pub renamed: &'static [(&'static str, &'static str)],
+    /// Every option of this kind, also of sections that a config lacks.
+    pub every: fn() -> Catalogue,
+    /// What to write in place of an option or section of an earlier version, by its path; empty for all others.
+    pub former: fn(&str, &Node) -> Vec<(At, Mistake)>,
 }
 
 /// A config of which no other kind is known.
 impl From<&'static str> for Form {
-    fn from(example: &'static str) -> Self {
+    fn from(reference: &'static str) -> Self {
         Self {
-            example,
+            reference,
             elsewhere: &[],
             cure: "",
-            renamed: &[],
+            every: Catalogue::default,
+            former: |_, _| Vec::new(),
         }
     }
 }
@@ -279,11 +282,25 @@ impl Reading {
                         self.leftovers(&name, &at, table, false);
                     }
                 }
-            } else if !any_name && !self.notes.is_broken(&node.name) {
+            } else if !any_name
+                && !self.notes.is_broken(&node.name)
+                && !self.is_former(&name, &at.key, node)
+            {
                 let (cause, cure) = self.unknown(&catalogue, section, key);
                 self.notes.error(&At::new(at.key, &node.name), cause, cure);
             }
         }
+    }
+
+    /// Whether a name is of an earlier version, which is noted with what to write instead.
+    fn is_former(&self, path: &str, key: &str, node: &Node) -> bool {
+        let former = (self.form.former)(path, node);
+        let is_former = !former.is_empty();
+        for (part, mistake) in former {
+            let at = At::new(format!("{key}{}", part.key), &part.place);
+            self.notes.mistake(&at, mistake);
+        }
+        is_former
     }
 
     /// Every option that was asked for.
@@ -296,17 +313,13 @@ impl Reading {
         if let Some(ours) = sdkserver_name(name) {
             return (message, format!("this is {ours} here"));
         }
-        let path = join(section, name);
-        if let Some((_, cure)) = self.form.renamed.iter().find(|(old, _)| *old == path) {
-            return (message, (*cure).to_owned());
-        }
         if section.is_empty() && self.form.elsewhere.contains(&name) {
             return (message, self.form.cure.to_owned());
         }
         let near = did_you_mean(name, catalogue.inside(section));
-        let cure = near.unwrap_or_else(|| match catalogue.section_of(name, section) {
+        let cure = near.unwrap_or_else(|| match (self.form.every)().section_of(name, section) {
             Some(section) => format!("{name} belongs in {section}"),
-            None => format!("leave it out; {} lists every option", self.form.example),
+            None => format!("leave it out; {} lists every option", self.form.reference),
         });
         (message, cure)
     }
@@ -423,6 +436,7 @@ impl<'a> Section<'a> {
                 .as_ref()
                 .map(|it| (it.key, it.kind.allowed.clone())),
             default: (option.kind.show)(&option.default),
+            level: option.level,
             example: option.example,
             restart: option.restart,
             required: option.missing.is_some(),
@@ -488,7 +502,9 @@ impl<'a> Section<'a> {
             self.is_not("an array of tables", node, at, &format!("[[{name}]]"));
         };
         let Value::List(list) = &node.value else {
-            wrong(node, &at);
+            if !self.reading.is_former(&name, &at.key, node) {
+                wrong(node, &at);
+            }
             return None;
         };
         if list.len() > max {

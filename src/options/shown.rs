@@ -265,7 +265,7 @@ mod tests {
         for key in [
             "token",
             "admin.token",
-            "quota.password",
+            "quota_store.password",
             "passwrod",
             "Password",
             "pasword",

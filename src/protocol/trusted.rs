@@ -17,7 +17,7 @@ options! {
         /// X-Forwarded-For. From any other peer such a header is ignored. "unix" stands for every
         /// process that may connect to a socket file. Name the proxy's own address. Name a loopback
         /// address only if no other process on this machine could lie about its client.
-        trusted_proxies: TrustedProxies = TrustedProxies::kind().or(TrustedProxies::default());
+        trusted_proxies: TrustedProxies = TrustedProxies::kind().or(TrustedProxies::default()).first(16);
     }
 }
 

@@ -65,9 +65,10 @@ def ports(config):
 
 
 def defaults():
-    """Options of which the examples rely on the default, as the example of a config has it."""
-    example = (ROOT / "config.toml.example").read_text(encoding="utf-8")
-    return {"drain_timeout": re.search(r'^#? ?drain_timeout = "(\w+)"', example, re.MULTILINE).group(1)}
+    """Options of which the examples rely on the default, as the reference has it."""
+    page = (ROOT / "docs/reference/options.md").read_text(encoding="utf-8")
+    text = page.split("### `server.drain_timeout`\n", 1)[1]
+    return {"drain_timeout": re.search(r'default `"(\w+)"`', text).group(1)}
 
 
 def is_taken(tidegate, text, is_lease_server, where):

@@ -278,7 +278,7 @@ async fn what_is_pasted_is_read_without_an_error() {
     let report = parsed(&advise(&log, &["--json"]).await);
     let pasted = report["config"].as_str().expect("text");
     assert!(
-        pasted.contains("[limits]") && pasted.contains("[[rate_limit]]"),
+        pasted.contains("[limits]") && pasted.contains("[[bucket]]"),
         "{pasted}"
     );
     let minimal = "[[listen]]\nname = \"a\"\nbind = \"127.0.0.1:0\"\nprotocol = \"socket\"\n\
@@ -304,7 +304,7 @@ async fn the_tokens_of_a_caller_of_the_config_are_a_rate_limit_of_its_own() {
     assert!(caller["delayed"].as_f64() <= Some(0.001), "{caller}");
     let diff = report["diff"].as_str().expect("a diff");
     for added in [
-        "+[[rate_limit]]\n+name = \"nova-s-computes\"\n",
+        "+[[bucket]]\n+name = \"nova-s-computes\"\n",
         &format!(
             "+burst = {}\n",
             caller["burst"]["value"].as_f64().expect("a number")
@@ -315,7 +315,7 @@ async fn the_tokens_of_a_caller_of_the_config_are_a_rate_limit_of_its_own() {
     }
 
     // A rate limit that it has alone gets the figures; a shared one stays.
-    let own = "rate_limit = \"polls\"\n[[rate_limit]]\nname = \"polls\"\nburst = 1\nfill = 1\n";
+    let own = "rate_limit = \"polls\"\n[[bucket]]\nname = \"polls\"\nburst = 1\nfill = 1\n";
     let own = config(world.limit) + own;
     let given = parsed(&with_config(&log, &own).await);
     let diff = given["diff"].as_str().expect("a diff");
@@ -332,7 +332,7 @@ async fn the_tokens_of_a_caller_of_the_config_are_a_rate_limit_of_its_own() {
     let pasted = given["config"].as_str().expect("text");
     assert!(pasted.contains("# c1 (Nova's computes), "), "{pasted}");
     assert!(
-        pasted.contains("it shares its rate limit:\n# [[rate_limit]]\n"),
+        pasted.contains("it shares its bucket:\n# [[bucket]]\n"),
         "{pasted}"
     );
 
@@ -343,14 +343,14 @@ async fn the_tokens_of_a_caller_of_the_config_are_a_rate_limit_of_its_own() {
     let report = parsed(&advise(&saved, &["--json"]).await);
     let diff = report["diff"].as_str().expect("a diff");
     assert!(
-        diff.contains("+capacity = ") && !diff.contains("rate_limit]]"),
+        diff.contains("+capacity = ") && !diff.contains("bucket]]"),
         "{diff}"
     );
     let another = gate("start", 1, &config(world.limit + 1)).to_string();
     let reload = another.replace("\"start\"", "\"reload\"");
     let report = parsed(&advise(&format!("{log}{reload}\n"), &["--json"]).await);
     let diff = report["diff"].as_str().expect("a diff");
-    assert!(!diff.contains("rate_limit]]"), "{diff}");
+    assert!(!diff.contains("bucket]]"), "{diff}");
     let pasted = report["config"].as_str().expect("text");
     assert!(pasted.contains("# name = \"c1\"\n"), "{pasted}");
 }

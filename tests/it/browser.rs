@@ -172,11 +172,10 @@ async fn axe_finds_nothing_in_light_and_dark_narrow_and_wide() {
 async fn the_page_of_quotas_looks_as_the_others_and_is_kept_fresh() {
     let storm = Storm::with(
         r#"
-        [quota]
+        [quota_store]
         engine = "memory"
-        [[rate_limit]]
+        [[quota]]
         name = "all"
-        kind = "quota"
         applies_to = "function"
         total = 1_000
         refresh_window = "60s"

@@ -223,7 +223,7 @@ pub(crate) fn named(label: &str, pattern: &str, rate_limit: Option<RateLimitId>)
 }
 
 const POLLER: &str = r#"
-    [[rate_limit]]
+    [[bucket]]
     name = "poller"
     burst = 10
     fill = 40
@@ -310,7 +310,7 @@ async fn a_hundred_calls_through_the_real_process_take_as_long_as_their_bucket_s
         [[listen]]
         name = "poll"
         bind = "127.0.0.1:0"
-        [[rate_limit]]
+        [[bucket]]
         name = "poller"
         burst = 10
         fill = 40
@@ -353,7 +353,7 @@ async fn one_caller_has_one_bucket_over_fifty_connections_two_listeners_and_both
         [[listen]]
         name = "other"
         bind = "127.0.0.1:0"
-        [[rate_limit]]
+        [[bucket]]
         name = "all"
         burst = 50
         fill = 0.000001
@@ -412,7 +412,7 @@ async fn one_caller_has_one_bucket_over_fifty_connections_two_listeners_and_both
 async fn a_refusal_names_the_rate_limit_in_both_dialects() {
     let backend = Scripted::start(|_, _| async {}).await;
     let more = r#"
-        [[rate_limit]]
+        [[bucket]]
         name = "tiny"
         burst = 0.5
         fill = 0.1
@@ -458,11 +458,11 @@ async fn a_reply_over_http_says_what_its_rate_limit_has_left_and_no_other_does()
     let more = r#"
         [costs]
         functions = { guest_get_info = 2.5 }
-        [[rate_limit]]
+        [[bucket]]
         name = "all"
         burst = 10
         fill = 0.01
-        [[rate_limit]]
+        [[bucket]]
         name = "watched"
         burst = 1
         fill = 1
@@ -509,7 +509,7 @@ async fn two_callers_share_one_limiter_and_the_quiet_one_waits_for_one_call_at_m
     for (order, most) in [("fair", 0.2), ("fifo", 10.2)] {
         let more = format!(
             r#"
-            [[rate_limit]]
+            [[bucket]]
             name = "shared"
             burst = 1
             fill = 10
@@ -545,10 +545,10 @@ async fn two_callers_share_one_limiter_and_the_quiet_one_waits_for_one_call_at_m
 #[tokio::test(start_paused = true)]
 async fn an_exempt_caller_is_never_delayed_whatever_else_matches() {
     let more = r#"
-        [[rate_limit]]
+        [[bucket]]
         name = "none"
         profile = "unlimited"
-        [[rate_limit]]
+        [[bucket]]
         name = "all"
         burst = 1
         fill = 0.001
@@ -694,7 +694,7 @@ async fn a_deletion_with_a_thousand_waiting_loses_no_call() {
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_task_panics_gives_back_its_hold_and_stops_no_other() {
     let door = Arc::new(Door::open(
-        "[[rate_limit]]\nname = \"ten\"\nburst = 1\nfill = 10\n\
+        "[[bucket]]\nname = \"ten\"\nburst = 1\nfill = 10\n\
          [[caller]]\nlabel = \"all\"\nmatch = { listener = \"nova\" }\nrate_limit = \"ten\"",
     ));
     // Every third panics as soon as it is let through, before its bytes have left; every third
@@ -855,11 +855,11 @@ async fn a_client_that_leaves_the_queue_spends_no_token() {
 async fn a_client_that_leaves_the_queue_is_never_sent_and_spends_nothing() {
     let mut backend = Held::start(OK).await;
     let more = r#"
-        [[rate_limit]]
+        [[bucket]]
         name = "slow"
         burst = 1
         fill = 0.001
-        deadline = "none"
+        max_wait = "none"
         [[caller]]
         label = "everybody"
         match = { listener = "nova" }
@@ -918,10 +918,10 @@ async fn ten_thousand_rotating_agents_evict_no_other_caller_and_leave_no_extra_r
 async fn a_forged_header_changes_neither_caller_nor_charge() {
     let backend = Scripted::start(|_, _| async {}).await;
     let more = r#"
-        [[rate_limit]]
+        [[bucket]]
         name = "none"
         profile = "unlimited"
-        [[rate_limit]]
+        [[bucket]]
         name = "local"
         burst = 1
         fill = 0.001
@@ -960,7 +960,7 @@ async fn a_request_without_function_costs_the_default_and_post_token_is_only_cou
         protocol = "tcp"
         [costs]
         default = 3
-        [[rate_limit]]
+        [[bucket]]
         name = "all"
         burst = 100
         fill = 0.000001
@@ -1014,7 +1014,7 @@ async fn a_call_is_settled_by_the_time_it_took_within_bounds() {
         [costs]
         settle = true
         functions = { guest_start = 20 }
-        [[rate_limit]]
+        [[bucket]]
         name = "all"
         burst = 100
         fill = 0.000001
@@ -1215,7 +1215,7 @@ fn saved_callers_are_restored_and_the_config_wins() {
 
     let twice = POLLER.replace(
         "name = \"poller\"",
-        "name = \"first\"\nburst = 1\nfill = 1\n[[rate_limit]]\nname = \"poller\"",
+        "name = \"first\"\nburst = 1\nfill = 1\n[[bucket]]\nname = \"poller\"",
     );
     let again = start(&twice, Some(saved.clone()));
     let limits = again.limits();

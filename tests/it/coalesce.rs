@@ -174,8 +174,8 @@ async fn a_read_that_gets_the_answer_of_another_one_draws_nothing_from_a_quota_a
     let more = "\
         [log]\nformat = \"json\"\naccess = true\n\
         [coalesce]\nfunctions = [\"guest_list\"]\nfresh_for = \"1h\"\n\
-        [quota]\nengine = \"memory\"\n\
-        [[rate_limit]]\nname = \"all\"\nkind = \"quota\"\napplies_to = \"total\"\ntotal = 2\n\
+        [quota_store]\nengine = \"memory\"\n\
+        [[quota]]\nname = \"all\"\napplies_to = \"total\"\ntotal = 2\n\
         refresh_window = \"7200h\"\non_excess = \"reject\"\n";
     let process = Sidecar::start(&one_listener(held.backend.addr, "", more)).await;
     let address = process.listener("test").await;

@@ -180,7 +180,7 @@ async fn no_output_shows_a_key_however_its_file_is_damaged() {
             let report = tools::check::report(&write(&dir, &listener), true);
             watch.hides(&report.problems, &of);
             let store = format!(
-                "[quota]\nengine = \"etcd\"\nservers = [\"https://127.0.0.1:1\"]\nexpected_sidecars = 2\n\
+                "[quota_store]\nengine = \"etcd\"\nservers = [\"https://127.0.0.1:1\"]\nexpected_sidecars = 2\n\
                  ca = \"{ca}\"\ncert = \"{cert}\"\nkey = \"{key}\""
             );
             let report = tools::check::report(&write(&dir, &config(&socket(), &store)), true);
@@ -272,9 +272,9 @@ async fn no_output_of_a_running_sidecar_shows_a_secret_also_when_a_reload_is_ref
             &backend,
             &format!(
                 "[admin]\nbind = \"127.0.0.1:0\"\n{admin}\n[log]\nlevel = \"trace\"\n\
-                 [quota]\nengine = \"redis\"\nservers = [\"redis://{}\"]\nexpected_sidecars = 2\n\
+                 [quota_store]\nengine = \"redis\"\nservers = [\"redis://{}\"]\nexpected_sidecars = 2\n\
                  user = \"u\"\npassword = \"{MARK}\"\n\
-                 [[rate_limit]]\nname = \"q\"\nkind = \"quota\"\ntotal = 100\nrefresh_window = \"60s\"\n\
+                 [[quota]]\nname = \"q\"\ntotal = 100\nrefresh_window = \"60s\"\n\
                  applies_to = \"user\"\n",
                 closed_port()
             ),
@@ -409,8 +409,9 @@ async fn no_output_shows_what_an_address_holds_before_its_host() {
         ("etcd", format!("[\"http://{user}h:1\"]")),
         ("zookeeper", format!("[\"{user}h:1\"]")),
     ] {
-        let store =
-            format!("[quota]\nengine = \"{engine}\"\nservers = {servers}\nexpected_sidecars = 2\n");
+        let store = format!(
+            "[quota_store]\nengine = \"{engine}\"\nservers = {servers}\nexpected_sidecars = 2\n"
+        );
         texts.push(config(&socket(), &store));
     }
     texts.push(config(
@@ -442,13 +443,16 @@ async fn no_output_shows_what_an_address_holds_before_its_host() {
         ),
         ("TIDEGATE_BACKEND__SOCKET", format!("{user}h")),
         (
-            "TIDEGATE_QUOTA__SERVERS",
+            "TIDEGATE_QUOTA_STORE__SERVERS",
             format!("[\"redis://{user}h:1\"]"),
         ),
-        ("TIDEGATE_QUOTA__SERVERS", format!("redis://{user}h:1")),
-        ("TIDEGATE_QUOTA__PASSWORD", MARK.to_owned()),
+        (
+            "TIDEGATE_QUOTA_STORE__SERVERS",
+            format!("redis://{user}h:1"),
+        ),
+        ("TIDEGATE_QUOTA_STORE__PASSWORD", MARK.to_owned()),
         ("TIDEGATE_QUOTA_PASSWORD", MARK.to_owned()),
-        ("TIDEGATE_QUOTA__PASWORD", format!("{MARK}\n")),
+        ("TIDEGATE_QUOTA_STORE__PASWORD", format!("{MARK}\n")),
         ("TIDEGATE_ADMIN__TOKEN", format!("{MARK} {MARK}")),
         ("TIDEGATE_ADMIN__TOKEN__X", MARK.to_owned()),
         ("TIDEGATE_ADMIN__TOKENS__0", MARK.to_owned()),

@@ -17,7 +17,6 @@ mod secrets;
 mod tasks;
 mod values;
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -233,54 +232,30 @@ fn the_example_says_every_default_and_no_line_of_it_changes_one() {
     assert!(warnings.is_empty(), "{warnings}");
 }
 
-/// The options that stand in the example, by their paths, each with the comment above it.
-fn documented() -> Vec<(String, String)> {
-    let (mut section, mut comment) = (String::new(), String::new());
-    let mut options = Vec::new();
-    for line in EXAMPLE.lines() {
-        let bare = line.strip_prefix("# ").unwrap_or(line);
-        let header = bare.strip_prefix('[').and_then(|_| bare.strip_suffix(']'));
-        let option = bare.split_once(" = ").map(|(key, _)| key);
-        let is_of_key = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
-        let is_key = |key: &str| !key.is_empty() && key.bytes().all(is_of_key);
-        if let Some(header) = header {
-            section = header.trim_matches(['[', ']']).to_owned();
-        } else if let Some(key) = option.filter(|key| is_key(key)) {
-            options.push((format!("{section}.{key}"), std::mem::take(&mut comment)));
-        } else if line.starts_with('#') {
-            comment.push_str(bare);
-            comment.push('\n');
-        } else {
-            comment.clear();
-        }
-    }
-    options
-}
-
 #[test]
-fn the_example_has_exactly_the_options_that_are_read_each_with_its_range() {
-    let documented = documented();
-    let names: BTreeSet<_> = documented.iter().map(|(name, _)| name.clone()).collect();
+fn the_example_is_short_and_the_reference_has_every_option_with_its_level() {
+    const REFERENCE: &str = include_str!("../../docs/reference/options.md");
+    let lines = EXAMPLE.lines().count();
+    assert!(lines <= 130, "{lines} lines");
+    let known = |level: &str| REFERENCE.matches(&format!("\n- Level: {level}\n")).count();
+    assert_eq!(known("first"), 20);
     let options = config::catalogue().allowed();
-    assert_eq!(names, options.keys().cloned().collect());
-    assert_eq!(
-        names.len(),
-        documented.len(),
-        "an option stands there twice"
-    );
-    for (name, comment) in documented {
-        let allowed = &options[&name];
-        let last = comment.lines().last().unwrap_or_default();
-        assert!(last.contains(allowed), "{name}: no {allowed:?} in {last:?}");
-        assert!(comment.lines().count() > 1, "{name} has no reason");
+    let all = ["first", "usual", "expert"].map(known);
+    assert_eq!(all.iter().sum::<usize>(), options.len());
+    for name in options.keys() {
+        let (_, text) = REFERENCE
+            .split_once(&format!("\n### `{name}`\n\n"))
+            .unwrap_or_else(|| panic!("{name} is missing"));
+        assert!(!text.starts_with("- Value"), "{name} has no reason");
     }
 }
 
 #[test]
-fn the_examples_commented_options_can_be_taken_as_they_stand() {
+fn all_options_can_be_taken_as_they_stand() {
     let files = Files::new();
     let mut section = "";
-    let text: String = EXAMPLE
+    let every = config::catalogue().every_option("");
+    let text: String = every
         .lines()
         .map(|line| {
             let bare = line.strip_prefix("# ").unwrap_or(line);
@@ -304,16 +279,15 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
                 "groups = ",
                 "rate_limit = ",
                 "weight = ",
-                "[[rate_limit]]",
+                "[[bucket]]",
                 "name = ",
-                "kind = ",
                 "burst = ",
                 "fill = ",
                 "mode = ",
                 "on_excess = ",
                 "order = ",
                 "settle = ",
-                "deadline = ",
+                "max_wait = ",
                 "functions = ",
                 "[[class]]",
                 "name = ",
@@ -331,15 +305,16 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
             if bare.starts_with('[') {
                 section = bare;
             }
-            // What only a paced rate limit, a quota or a backend with TLS has.
-            let is_other_kind = bare == "function = \"guest_list\""
-                || ["[quota]", "[backend.tls]", "[coordinate]"].contains(&&*section);
+            let is_other = [
+                "[[pace]]",
+                "[[quota]]",
+                "[quota_store]",
+                "[backend.tls]",
+                "[coordinate]",
+            ]
+            .contains(&section);
             let is_taken = taken.iter().any(|start| bare.starts_with(start));
-            let line = if is_taken && !is_other_kind {
-                bare
-            } else {
-                line
-            };
+            let line = if is_taken && !is_other { bare } else { line };
             format!("{line}\n").replace("the output of: openssl rand -hex 32", "secret")
         })
         .collect();

@@ -277,7 +277,7 @@ fn sidecar_text(backend: SocketAddr, coordinate: &str) -> String {
         per_window = "total:{TOTAL}"
         outstanding = {OUTSTANDING}
         window_guard = "100ms"
-        [[rate_limit]]
+        [[bucket]]
         name = "poller"
         mode = "observe"
         burst = 1000

@@ -359,7 +359,7 @@ fn config(backend: &Running) -> String {
         per_window = "total:40, guest_list:4"
         outstanding = 10
         max_wait = "2s"
-        [[rate_limit]]
+        [[bucket]]
         name = "all"
         burst = 20
         fill = 35

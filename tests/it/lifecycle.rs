@@ -721,7 +721,7 @@ async fn a_rate_limit_is_raised_in_place_and_shown_in_metrics_and_access_lines()
     let held = answering().await;
     let text = |fill: &str| {
         let limit = format!(
-            "[[rate_limit]]\nname = \"all\"\nburst = 1\nfill = {fill}\ndeadline = \"none\"\n\
+            "[[bucket]]\nname = \"all\"\nburst = 1\nfill = {fill}\nmax_wait = \"none\"\n\
              [[caller]]\nlabel = \"everybody\"\nmatch = {{ listener = \"test\" }}\n\
              groups = [\"all\"]\nrate_limit = \"all\"\n[admin]"
         );
@@ -766,7 +766,7 @@ async fn a_pace_for_all_calls_is_shown_in_limits_metrics_and_access_lines() {
     let held = answering().await;
     let text = |rate: &str| {
         let limit = format!(
-            "[[rate_limit]]\nname = \"all\"\nkind = \"paced\"\nrate = {rate}\n\
+            "[[pace]]\nname = \"all\"\nrate = {rate}\n\
              applies_to = \"total\"\n[admin]"
         );
         config(held.backend.addr, &outstanding(10)).replace("[admin]", &limit)
@@ -831,8 +831,8 @@ async fn a_call_that_waited_is_explained_limit_by_limit() {
     let mut held = Held::start(OK).await;
     let text = |fill: &str| {
         let limit = format!(
-            "[[rate_limit]]\nname = \"all\"\nburst = 1\nfill = {fill}\n\
-             deadline = \"none\"\n[[caller]]\nlabel = \"everybody\"\n\
+            "[[bucket]]\nname = \"all\"\nburst = 1\nfill = {fill}\n\
+             max_wait = \"none\"\n[[caller]]\nlabel = \"everybody\"\n\
              match = {{ listener = \"test\" }}\nrate_limit = \"all\"\n[admin]"
         );
         config(held.backend.addr, &outstanding(1)).replace("[admin]", &limit)

@@ -36,7 +36,7 @@ fn config(backend: &str, postpone: &str, modes: &str) -> String {
         name = "user"
         weight = 3
         reserve_outstanding = 1
-        [[rate_limit]]
+        [[bucket]]
         name = "all"
         burst = 80
         fill = 40
@@ -295,10 +295,9 @@ async fn a_quota_that_observes_draws_for_its_calls_and_holds_none() {
     let quota = |mode: &str| {
         format!(
             r#"
-            [quota]
-            [[rate_limit]]
+            [quota_store]
+            [[quota]]
             name = "all"
-            kind = "quota"
             applies_to = "total"
             total = 10
             base = 5

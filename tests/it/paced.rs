@@ -37,7 +37,7 @@ fn paced(form: &str, rate: f64, ratio: f64) -> String {
         _ => "",
     };
     format!(
-        "[[rate_limit]]\nname = \"steady\"\nkind = \"paced\"\nrate = {rate}\n\
+        "[[pace]]\nname = \"steady\"\nrate = {rate}\n\
          ratio = {ratio}\napplies_to = \"{form}\"\n{of}\n{caller}"
     )
 }
@@ -513,10 +513,10 @@ fn read(more: &str) -> Result<config::Checked, config::Problems> {
     config::read(&text, "config.toml", std::iter::empty())
 }
 
-/// The lines of a rate limit, of which exactly the last is a mistake that says these words.
+/// The lines of a pace, of which exactly the last is a mistake that says these words.
 #[track_caller]
 fn wrong(lines: &str, key: &str, words: &[&str]) {
-    let more = format!("[[rate_limit]]\nname = \"a\"\n{lines}");
+    let more = format!("[[pace]]\nname = \"a\"\n{lines}");
     let problems = read(&more).expect_err(&more);
     let errors: Vec<_> = problems
         .iter()
@@ -526,7 +526,7 @@ fn wrong(lines: &str, key: &str, words: &[&str]) {
     let told = problems.plain(errors[0]);
     let line = 10 + more.lines().count();
     let place = format!("config.toml:{line}:");
-    let key = format!(" rate_limit[0].{key}: ");
+    let key = format!(" pace[0].{key}: ");
     for word in [place.as_str(), &key].iter().chain(words) {
         assert!(told.contains(word), "{more}: no {word:?} in\n{told}");
     }
@@ -539,10 +539,10 @@ fn a_check_prints_the_largest_burst_of_each_pace() {
     let text = format!(
         "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:8080\"\n[backend]\n\
          socket = \"127.0.0.1:2000\"\n[limits]\nper_window = \"total:30\"\n\
-         [[rate_limit]]\nname = \"all\"\nkind = \"paced\"\nrate = 10\napplies_to = \"total\"\n\
-         [[rate_limit]]\nname = \"lists\"\nkind = \"paced\"\nrate = 10\n\
+         [[pace]]\nname = \"all\"\nrate = 10\napplies_to = \"total\"\n\
+         [[pace]]\nname = \"lists\"\nrate = 10\n\
          applies_to = \"function\"\nfunction = \"guest_list\"\n\
-         [[rate_limit]]\nname = \"own\"\nkind = \"paced\"\nrate = 1000\nratio = 2\n{EXAMPLE_COSTS}"
+         [[pace]]\nname = \"own\"\nrate = 1000\nratio = 2\n{EXAMPLE_COSTS}"
     );
     std::fs::write(&path, text).expect("written");
     let report = tidegate::tools::check::report(&path, false);
@@ -573,11 +573,11 @@ fn a_check_prints_the_largest_burst_of_each_pace() {
 fn an_invalid_figure_is_reported_with_place_and_range() {
     for given in ["0", "-1", "nan", "inf", "-inf", "1e10", "0.0"] {
         let words = ["out of range", "give 0.0000001 to 1000000000"];
-        wrong(&format!("kind = \"paced\"\nrate = {given}"), "rate", &words);
+        wrong(&format!("rate = {given}"), "rate", &words);
     }
     for given in ["0", "-1", "nan", "inf", "0.99", "100.1"] {
         let words = ["out of range", "give 1 to 100"];
-        let lines = format!("kind = \"paced\"\nrate = 1\nratio = {given}");
+        let lines = format!("rate = 1\nratio = {given}");
         wrong(&lines, "ratio", &words);
     }
     for (given, word) in [
@@ -594,86 +594,37 @@ fn an_invalid_figure_is_reported_with_place_and_range() {
         ("10,thread", "says more than a rate and a ratio"),
         ("10,1.1,fast", "not \"fast\""),
     ] {
-        let lines = format!("kind = \"paced\"\npace = \"{given}\"");
-        wrong(&lines, "pace", &[word, "such as \"12000,1.1\""]);
+        let lines = format!("rate = \"{given}\"");
+        wrong(&lines, "rate", &[word, "such as \"12000,1.1\""]);
     }
-    wrong(
-        "kind = \"paced\"\npace = 10",
-        "pace",
-        &["10 is not a string", "in quotes"],
-    );
-    wrong(
-        "kind = \"paced\"\nrate = \"10\"",
-        "rate",
-        &["not a number", "without quotes"],
-    );
+    wrong("rate = true", "rate", &["not a number", "without quotes"]);
 }
 
 #[test]
-fn a_key_of_another_kind_is_reported_with_its_cure() {
+fn a_key_of_another_section_is_reported_with_its_cure() {
     for (lines, key, words) in [
         (
-            "burst = 1\nfill = 1\nrate = 1",
-            "rate",
-            ["no rate", "kind = \"paced\""],
-        ),
-        (
-            "burst = 1\nfill = 1\nratio = 1",
-            "ratio",
-            ["no ratio", "kind = \"paced\""],
-        ),
-        (
-            "burst = 1\nfill = 1\npace = \"1\"",
-            "pace",
-            ["no pace", "kind = \"paced\""],
-        ),
-        (
-            "burst = 1\nfill = 1\napplies_to = \"total\"",
-            "applies_to",
-            ["applies to the callers", "kind = \"paced\""],
-        ),
-        (
-            "burst = 1\nfill = 1\nfunction = \"guest_list\"",
-            "function",
-            ["whatever they call", "kind = \"paced\""],
-        ),
-        (
-            "kind = \"paced\"\nrate = 1\nburst = 1",
+            "rate = 1\nburst = 1",
             "burst",
-            ["no burst", "rate and ratio"],
+            ["no option", "burst belongs in [[bucket]]"],
         ),
         (
-            "kind = \"paced\"\nrate = 1\nfill = 1",
-            "fill",
-            ["no fill", "rate and ratio"],
-        ),
-        (
-            "kind = \"paced\"\nrate = 1\nprofile = \"poller\"",
+            "rate = 1\nprofile = \"poller\"",
             "profile",
-            ["no profile", "rate and ratio"],
+            ["no option", "profile belongs in [[bucket]]"],
         ),
         (
-            "kind = \"paced\"\npace = \"1\"\nrate = 1",
-            "rate",
-            ["given twice", "leave pace"],
-        ),
-        (
-            "kind = \"paced\"\npace = \"1\"\nratio = 2",
+            "rate = \"1,1.5\"\nratio = 2",
             "ratio",
-            ["given twice", "leave pace"],
+            ["given twice", "leave one of the two out"],
         ),
         (
-            "kind = \"paced\"\nrate = 1\nfunction = \"guest_list\"",
+            "rate = 1\nfunction = \"guest_list\"",
             "function",
-            ["does not apply to alone", "applies_to = \"function\""],
+            ["does not apply alone", "applies_to = \"function\""],
         ),
         (
-            "kind = \"pased\"",
-            "kind",
-            ["not one of the words", "did you mean \"paced\"?"],
-        ),
-        (
-            "kind = \"paced\"\nrate = 1\napplies_to = \"totall\"",
+            "rate = 1\napplies_to = \"totall\"",
             "applies_to",
             ["not one of the words", "did you mean \"total\"?"],
         ),
@@ -684,19 +635,19 @@ fn a_key_of_another_kind_is_reported_with_its_cure() {
         ("on_excess = \"reject\"", "on_excess", "postpone in [queue]"),
         ("order = \"fifo\"", "order", "postpone in [queue]"),
         ("settle = true", "settle", "estimated to cost"),
-        ("deadline = \"none\"", "deadline", "deadline in [[class]]"),
+        ("max_wait = \"none\"", "max_wait", "max_wait in [limits]"),
     ] {
-        let lines = format!("kind = \"paced\"\nrate = 1\napplies_to = \"total\"\n{line}");
+        let lines = format!("rate = 1\napplies_to = \"total\"\n{line}");
         wrong(&lines, key, &["not for callers", cure]);
         let fine = lines.replace("total", "callers");
-        read(&format!("[[rate_limit]]\nname = \"a\"\n{fine}")).expect("callers have it");
+        read(&format!("[[pace]]\nname = \"a\"\n{fine}")).expect("callers have it");
     }
 }
 
 #[test]
 fn a_missing_key_is_reported_at_its_section() {
     let missing = |lines: &str, word: &str| {
-        let more = format!("[[rate_limit]]\nname = \"a\"\nkind = \"paced\"\n{lines}");
+        let more = format!("[[pace]]\nname = \"a\"\n{lines}");
         let told = read(&more).expect_err(&more).to_string();
         assert!(told.contains(word), "{more}: no {word:?} in\n{told}");
     };
@@ -714,7 +665,7 @@ fn a_missing_key_is_reported_at_its_section() {
         "is not for callers",
     );
     let exempt = read(
-        "exempt = [\"guest_list\"]\n[[rate_limit]]\nname = \"a\"\nkind = \"paced\"\nrate = 1\n\
+        "exempt = [\"guest_list\"]\n[[pace]]\nname = \"a\"\nrate = 1\n\
          applies_to = \"function\"\nfunction = \"guest_list\"",
     );
     let told = exempt.expect_err("it meets no limit").to_string();
@@ -724,7 +675,7 @@ fn a_missing_key_is_reported_at_its_section() {
 #[test]
 fn a_function_that_no_call_can_have_is_refused_with_the_nearest_name() {
     let told = read(
-        "[[rate_limit]]\nname = \"a\"\nkind = \"paced\"\nrate = 1\napplies_to = \"function\"\n\
+        "[[pace]]\nname = \"a\"\nrate = 1\napplies_to = \"function\"\n\
          function = \"guest_lits\"",
     )
     .expect_err("it would protect nothing");
@@ -735,19 +686,16 @@ fn a_function_that_no_call_can_have_is_refused_with_the_nearest_name() {
 #[test]
 fn the_config_in_effect_says_the_same_again() {
     let more = "\
-[[rate_limit]]
+[[pace]]
 name = \"polls\"
-kind = \"paced\"
-pace = \"1.2K,1.5\"
+rate = \"1.2K,1.5\"
 mode = \"observe\"
-[[rate_limit]]
+[[pace]]
 name = \"all\"
-kind = \"paced\"
 rate = 0.25
 applies_to = \"total\"
-[[rate_limit]]
+[[pace]]
 name = \"lists\"
-kind = \"paced\"
 rate = 12
 ratio = 1
 applies_to = \"function\"
@@ -781,10 +729,10 @@ functions = { guest_list = 2.5, guest_start = 20 }
 fn the_environment_says_it_too() {
     let text = "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:8080\"\n[backend]\n\
                 socket = \"127.0.0.1:2000\"\n[limits]\nper_window = \"total:30\"\n\
-                [[rate_limit]]\nname = \"all\"\nkind = \"paced\"\nrate = 5\napplies_to = \"total\"\n";
+                [[pace]]\nname = \"all\"\nrate = 5\napplies_to = \"total\"\n";
     let variables = [
-        ("TIDEGATE_RATE_LIMIT__0__RATE", "7.5"),
-        ("TIDEGATE_RATE_LIMIT__0__RATIO", "1.25"),
+        ("TIDEGATE_PACE__0__RATE", "7.5"),
+        ("TIDEGATE_PACE__0__RATIO", "1.25"),
     ];
     let variables = variables.map(|(name, value)| (name.into(), value.into()));
     let config = config::read(text, "config.toml", variables.into_iter());

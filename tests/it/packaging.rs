@@ -242,7 +242,7 @@ fn the_units_of_systemd_name_commands_and_paths_that_exist() {
     }
     let instance = read("packaging/tidegate@.service");
     assert_eq!(of_instance(below_head(&text)), below_head(&instance));
-    assert!(read("config.toml.example").contains("/var/lib/tidegate/callers.json"));
+    assert!(read("docs/reference/options.md").contains("/var/lib/tidegate/callers.json"));
     // The user that the packages make is the one that the unit asks for.
     assert!(text.lines().any(|it| it == "User=tidegate"));
     let users = read("packaging/sysusers.conf");

@@ -37,7 +37,7 @@ fn config(backend: &str, postpone: &str, total: u32, burst: u32) -> String {
         name = "user"
         weight = 3
         reserve_outstanding = 1
-        [[rate_limit]]
+        [[bucket]]
         name = "all"
         burst = {burst}
         fill = 40

@@ -255,7 +255,7 @@ impl Rig {
 
 /// The config of a sidecar of which every call says its user.
 fn text(backend: SocketAddr, quota: &str, limits: &str) -> String {
-    let more = format!("[quota]\n{quota}\n{limits}");
+    let more = format!("[quota_store]\n{quota}\n{limits}");
     one_listener(backend, "user_from = \"basic\"", &more)
 }
 
@@ -263,9 +263,8 @@ fn text(backend: SocketAddr, quota: &str, limits: &str) -> String {
 fn limit(name: &str, applies_to: &str, total: u64, window: &str, more: &str) -> String {
     format!(
         r#"
-        [[rate_limit]]
+        [[quota]]
         name = "{name}"
-        kind = "quota"
         applies_to = "{applies_to}"
         total = {total}
         refresh_window = "{window}"

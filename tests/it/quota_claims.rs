@@ -17,12 +17,16 @@ use crate::support;
 fn settings(quotas: &[(&str, &str)], more: &str) -> Settings {
     let quotas = quotas.iter().enumerate().map(|(at, (name, applies_to))| {
         format!(
-            "[[rate_limit]]\nname = \"{name}\"\nkind = \"quota\"\napplies_to = {applies_to}\n\
+            "[[quota]]\nname = \"{name}\"\napplies_to = {applies_to}\n\
              namespace = \"n{at}\"\ntotal = 10\nrefresh_window = \"1m\"\n"
         )
     });
     let quotas: String = quotas.collect();
-    let store = if quotas.is_empty() { "" } else { "[quota]\n" };
+    let store = if quotas.is_empty() {
+        ""
+    } else {
+        "[quota_store]\n"
+    };
     let listen = "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:0\"\n";
     let text = format!(
         "{listen}[backend]\nsocket = \"127.0.0.1:1\"\n[limits]\n\
@@ -233,7 +237,7 @@ fn keys_shared_by_many_calls_are_not_copied() {
 #[test]
 fn an_exempt_caller_draws_only_from_common_quotas() {
     let more = format!(
-        "{ALICE}rate_limit = \"free\"\n[[rate_limit]]\nname = \"free\"\nprofile = \"unlimited\"\n"
+        "{ALICE}rate_limit = \"free\"\n[[bucket]]\nname = \"free\"\nprofile = \"unlimited\"\n"
     );
     let quotas = [
         ("own", "\"user\""),
@@ -272,9 +276,8 @@ fn a_claim_without_quotas_has_no_keys() {
 
 #[test]
 fn a_rate_limit_of_the_caller_is_charged_beside_its_quotas() {
-    let more = format!(
-        "{ALICE}rate_limit = \"slow\"\n[[rate_limit]]\nname = \"slow\"\nburst = 3\nfill = 1\n"
-    );
+    let more =
+        format!("{ALICE}rate_limit = \"slow\"\n[[bucket]]\nname = \"slow\"\nburst = 3\nfill = 1\n");
     let callers = start(&[("own", "\"user\"")], &more);
     let claim = claim(&callers, &user("alice"), "guest_list");
     assert_eq!(claim.rate_limit().map(|label| &**label), Some("slow"));

@@ -307,13 +307,12 @@ async fn calls_that_wait_for_a_bucket_or_a_quota_are_counted_there_and_named_in_
     let redis = Redis::start(&[]);
     let quota = format!(
         r#"
-        [quota]
+        [quota_store]
         engine = "redis"
         servers = ["redis://{}"]
         expected_sidecars = 1
-        [[rate_limit]]
+        [[quota]]
         name = "quota"
-        kind = "quota"
         applies_to = "total"
         total = 2
         refresh_window = "30m"
@@ -322,7 +321,7 @@ async fn calls_that_wait_for_a_bucket_or_a_quota_are_counted_there_and_named_in_
         redis.addr()
     );
     let bucket = r#"
-        [[rate_limit]]
+        [[bucket]]
         name = "bucket"
         burst = 2
         fill = 0.001

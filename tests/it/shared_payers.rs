@@ -14,7 +14,7 @@ const HTTP_OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nCo
 /// A rate limit of one call, which then has no token for as long as a test takes, and one before the
 /// deadline of its calls.
 const POLLER: &str = r#"
-    [[rate_limit]]
+    [[bucket]]
     name = "poller"
     burst = 1
     fill = 0.03
@@ -237,8 +237,8 @@ async fn a_client_with_a_quota_does_not_wait_for_the_quota_of_the_client_that_as
     let more = "\
         [log]\nformat = \"json\"\naccess = true\n\
         [coalesce]\nfunctions = [\"guest_get_info\"]\n\
-        [quota]\nengine = \"memory\"\n\
-        [[rate_limit]]\nname = \"each\"\nkind = \"quota\"\napplies_to = \"caller\"\ntotal = 1\n\
+        [quota_store]\nengine = \"memory\"\n\
+        [[quota]]\nname = \"each\"\napplies_to = \"caller\"\ntotal = 1\n\
         refresh_window = \"10s\"\n";
     let process = Sidecar::start(&one_listener(held.backend.addr, "", more)).await;
     let address = process.listener("test").await;

@@ -41,10 +41,19 @@ pub const DEFAULT_PATH: &str = "/etc/tidegate/lease-server.toml";
 
 /// The file that lists every option.
 pub const FORM: Form = Form {
-    example: "config.lease-server.toml.example",
-    elsewhere: &["listen", "backend", "limits", "queue", "admin", "quota"],
+    reference: "config.lease-server.toml.example",
+    elsewhere: &[
+        "listen",
+        "backend",
+        "limits",
+        "queue",
+        "admin",
+        "quota",
+        "quota_store",
+    ],
     cure: "that is of a sidecar: check its file with `tidegate check --config FILE`",
-    renamed: &[],
+    every: catalogue,
+    former: |_, _| Vec::new(),
 };
 /// Descriptors that are not for clients.
 const DESCRIPTORS_KEPT: u64 = 128;
@@ -267,7 +276,7 @@ pub fn catalogue() -> Catalogue {
 /// The text of `config.lease-server.toml.example`.
 #[must_use]
 pub fn example() -> String {
-    catalogue().example(
+    catalogue().every_option(
         "\
 tidegate lease-server: leases shares of a capacity, on Doorman's wire.
 Every option, with its default; docs/how-to/leases.md explains more. Generated from the source: change

@@ -52,9 +52,9 @@ use super::waiters::Waiters;
 use super::{Cause, QuotaStore, RecordKey, StoreEntry, StoreError, StoredSettings, SwapResult};
 
 /// The settings to check when a server rejects the user.
-const OF_SERVER: &str = "check user and password in [quota]";
+const OF_SERVER: &str = "check user and password in [quota_store]";
 /// The settings to check when a sentinel rejects the user.
-const OF_SENTINEL: &str = "check sentinel_user and sentinel_password in [quota]";
+const OF_SENTINEL: &str = "check sentinel_user and sentinel_password in [quota_store]";
 /// The first and the longest pause after a failure. Meanwhile calls fail at once.
 const BREAK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// A connection that was silent for this long may be closed by Redis at any moment, whose shortest `timeout` is one

@@ -19,7 +19,7 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
             let cure = "add the clients that belong to it, such as match = { user = \"nova\" }";
             notes.missing(&caller.section, "the caller has no match", cure);
         }
-        rate_limits::exists_for(&caller.rate_limit, &all.rate_limits, notes);
+        rate_limits::exists_for(&caller.rate_limit, all, notes);
         listeners_exist(caller, all, notes);
     }
     are_apart(&all.caller, notes);

@@ -78,10 +78,10 @@ fn unknown(
         return;
     }
     let bare_name = given.strip_prefix(RATE_LIMIT_PREFIX).unwrap_or(given);
-    let mut quotas = all.rate_limits.iter().filter(|it| it.limit.is_quota());
-    if quotas.any(|it| it.limit.name.value.as_deref() == Some(bare_name)) {
+    let mut quotas = all.quotas.iter();
+    if quotas.any(|it| it.name.value.as_deref() == Some(bare_name)) {
         let cause = format!("{} is a quota, which has a store of its own", quoted(given));
-        let cure = "leave it out: sidecars share it already, through the store in [quota]";
+        let cure = "leave it out: sidecars share it already, through the store in [quota_store]";
         notes.error(&shared.limit, cause, cure);
         return;
     }

@@ -51,8 +51,8 @@ pub(in crate::config) fn check(all: &Sections, built: Features, notes: &Notes) {
         let section = &all.coordinate.section.section;
         notes.error(section, "this build has no leases", cure);
     }
-    if !built.quotas && all.quota.store.section.given && !all.quota.is_memory() {
-        let store = &all.quota.store.engine;
+    if !built.quotas && all.quota_store.store.section.given && !all.quota_store.is_memory() {
+        let store = &all.quota_store.store.engine;
         let name = store.value.name();
         let cure = "build it with --features quotas, or write engine = \"memory\"";
         notes.error(store, format!("this build has no quotas in {name}"), cure);

@@ -1,42 +1,42 @@
-//! Quotas: `[[rate_limit]]` of kind "quota", and `[quota]`.
+//! `[[quota]]`, and `[quota_store]`.
 
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::quota::OutagePolicy;
 
 use crate::call::costs::Costs;
-use crate::callers::rate_limit::options::{QuotaSection, WhenAway};
-use crate::callers::settings::{QUOTAS_MAX, QuotaBy};
+use crate::callers::rate_limit::options::{QuotaScope, QuotaSection, WhenAway};
+use crate::callers::settings::QuotaBy;
 use crate::options::shown::quoted;
 use crate::options::{At, Notes};
 
-use super::super::sections::{RateLimit, Sections};
+use super::super::sections::Sections;
 use super::functions::Functions;
+use super::rate_limits::{function_fits, function_is_known};
 
 pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
-    let quotas: Vec<&RateLimit> = all.quotas().collect();
-    let store = &all.quota.store.section;
-    match (store.given, quotas.first()) {
+    let store = &all.quota_store.store.section;
+    match (store.given, all.quotas.first()) {
         (false, Some(first)) => {
             let cause = "the store of the quotas is missing";
-            let cure = "add a section [quota]: with engine = \"zookeeper\", \"etcd\" or \
+            let cure = "add a section [quota_store]: with engine = \"zookeeper\", \"etcd\" or \
                         \"redis\", servers and expected_sidecars; or empty, for this sidecar alone";
-            notes.missing(&first.limit.kind, cause, cure);
+            notes.missing(&first.section, cause, cure);
         }
-        (true, None) if all.rate_limits.iter().all(|it| it.limit.kind.sound) => {
-            let cause = "nothing is kept here: no rate limit is a quota";
-            let cure = "leave [quota] out, or add a [[rate_limit]] with kind = \"quota\"";
+        (true, None) => {
+            let cause = "nothing is kept here: there is no quota";
+            let cure = "leave [quota_store] out, or add a [[quota]]";
             notes.warn(store, cause, cure);
         }
         _ => {}
     }
-    if let Some(ninth) = quotas.get(QUOTAS_MAX) {
-        let cause = format!("there are {} quotas", quotas.len());
-        let cure = format!("give at most {QUOTAS_MAX}: a call may meet all of them");
-        notes.error(&ninth.limit.kind, cause, cure);
-    }
-    for both in &quotas {
-        let quota = &both.quota;
-        is_whole(both, notes);
+    for quota in &all.quotas {
+        let is_of_function = match quota.applies_to.said() {
+            // A quota of each function names none.
+            Some(QuotaScope::Function) if quota.function.is_missing() => None,
+            to => to.map(|to| *to == QuotaScope::Function),
+        };
+        function_fits(is_of_function, &quota.function, notes);
+        function_is_known(quota.function_met(), &quota.function, all, functions, notes);
         base_fits(quota, notes);
         let away = quota.when_store_away.meant();
         if quota.safe.given && away.is_some_and(|it| *it != WhenAway::Safe) {
@@ -44,36 +44,12 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
             let cure = "leave it out, or write when_store_away = \"safe\"";
             notes.warn(&quota.safe, cause, cure);
         }
-        totals_belong(both, functions, notes);
-        most_expensive_can_pass(both, all, notes);
+        totals_belong(quota, functions, notes);
+        most_expensive_can_pass(quota, all, notes);
     }
-    namespaces_are_apart(&quotas, notes);
-    if !quotas.is_empty() {
+    namespaces_are_apart(&all.quotas, notes);
+    if !all.quotas.is_empty() {
         costs_are_whole(all, notes);
-    }
-}
-
-fn is_whole(RateLimit { limit, quota }: &RateLimit, notes: &Notes) {
-    for (is_missing, cause, cure) in [
-        (
-            quota.total.is_missing(),
-            "the quota has no total",
-            "add total = 10000, the amount that all sidecars together may spend in a window",
-        ),
-        (
-            quota.refresh_window.is_missing(),
-            "the quota has no window",
-            "add refresh_window = \"60s\", after which the whole total is available again",
-        ),
-        (
-            limit.applies_to.sound && !limit.applies_to.given,
-            "who or what has the quota is missing",
-            "add applies_to = \"user\", \"caller\", \"function\", or \"total\" for one of all calls",
-        ),
-    ] {
-        if is_missing {
-            notes.missing(&limit.section, cause, cure);
-        }
     }
 }
 
@@ -96,8 +72,8 @@ fn base_fits(quota: &QuotaSection, notes: &Notes) {
     }
 }
 
-fn totals_belong(both: &RateLimit, functions: &Functions<'_>, notes: &Notes) {
-    let totals = &both.quota.totals;
+fn totals_belong(quota: &QuotaSection, functions: &Functions<'_>, notes: &Notes) {
+    let totals = &quota.totals;
     let wrong = |cause: &str, cure: &str| {
         let cause = format!("{cause}: there are no keys with a total of their own");
         notes.error(
@@ -106,7 +82,7 @@ fn totals_belong(both: &RateLimit, functions: &Functions<'_>, notes: &Notes) {
             format!("give the number as total, or {cure}"),
         );
     };
-    match both.limit.quota_by().filter(|_| totals.given) {
+    match quota.by().filter(|_| totals.given) {
         Some(QuotaBy::Total) => wrong("all calls have one quota", "write applies_to = \"user\""),
         Some(QuotaBy::Function(Some(_))) => {
             wrong("one function has this quota", "leave function out")
@@ -122,8 +98,8 @@ fn totals_belong(both: &RateLimit, functions: &Functions<'_>, notes: &Notes) {
 
 /// A call that costs more than its quota ever holds could never pass, and a safe share of nothing
 /// is none.
-fn most_expensive_can_pass(RateLimit { limit, quota }: &RateLimit, all: &Sections, notes: &Notes) {
-    let (Some(by), Some(sidecars)) = (limit.quota_by(), all.quota.sidecars()) else {
+fn most_expensive_can_pass(quota: &QuotaSection, all: &Sections, notes: &Notes) {
+    let (Some(by), Some(sidecars)) = (quota.by(), all.quota_store.sidecars()) else {
         return;
     };
     if !all.costs.is_read() {
@@ -138,11 +114,11 @@ fn most_expensive_can_pass(RateLimit { limit, quota }: &RateLimit, all: &Section
         .map(|(index, (key, total))| (Some(key.as_str()), *total, quota.totals.entry(key, index)));
     for (key, total, at) in general.into_iter().chain(own) {
         // A total of 0 blocks its key.
-        let rule = quota.rule(total, sidecars, limit.quota_mode());
+        let rule = quota.rule(total, sidecars);
         let Some(rule) = rule.filter(|rule| !rule.blocks()) else {
             continue;
         };
-        let rule = match all.quota.is_memory() {
+        let rule = match all.quota_store.is_memory() {
             true => rule.without_safe_share(),
             false => rule,
         };
@@ -213,10 +189,10 @@ fn costs_are_whole(all: &Sections, notes: &Notes) {
     notes.warn(at, cause, cure);
 }
 
-fn namespaces_are_apart(quotas: &[&RateLimit], notes: &Notes) {
+fn namespaces_are_apart(quotas: &[QuotaSection], notes: &Notes) {
     let mut seen: Vec<(Option<&str>, &str)> = Vec::new();
-    for RateLimit { limit, quota } in quotas {
-        let (Some(by), Some(name)) = (limit.quota_by(), limit.name.meant()) else {
+    for quota in quotas {
+        let (Some(by), Some(name)) = (quota.by(), quota.name.meant()) else {
             continue;
         };
         let given = &quota.namespace;
@@ -228,7 +204,7 @@ fn namespaces_are_apart(quotas: &[&RateLimit], notes: &Notes) {
             let at = if given.given {
                 &given.mark
             } else {
-                &limit.section
+                &quota.section
             };
             let cause = format!("its keys are those of {} too", quoted(other));
             let cure = "give each quota a namespace of its own, such as namespace = \"hourly\"";

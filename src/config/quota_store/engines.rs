@@ -36,7 +36,7 @@ impl QuotaStore {
                 // No address is quoted that may hold a password.
                 Err(_) if server.contains('@') => Mistake::new(
                     "the address holds a user or a password",
-                    "give them as user and password in [quota], which are never shown",
+                    "give them as user and password in [quota_store], which are never shown",
                 ),
                 Err(mistake) => mistake,
             };
@@ -120,7 +120,7 @@ impl QuotaStore {
         let asks = servers.value.iter().position(|server| is_tls(server));
         if let Some(index) = asks.filter(|_| self.tls.ca.is_missing()) {
             let cause = "the authorities that sign the certificates of the store are missing";
-            let cure = "add ca = \"/etc/tidegate/store-ca.pem\" to [quota]";
+            let cure = "add ca = \"/etc/tidegate/store-ca.pem\" to [quota_store]";
             notes.missing(&servers.item(index), cause, cure);
             return None;
         }

@@ -50,7 +50,7 @@ impl Draft {
 
     /// The config as TOML.
     pub(super) fn text(&self) -> String {
-        let mut text = "# Tidegate's first config, written by `tidegate init`. config.toml.example has every option.\n"
+        let mut text = "# Tidegate's first config, written by `tidegate init`. docs/reference/options.md has every option.\n"
             .to_owned();
         for (section, lines) in &self.sections {
             let _ = write!(text, "\n{section}\n");

@@ -69,20 +69,19 @@ guest_start = 20.25
 [profiles]
 poller = { burst = 31, fill = 3.5 }
 mine = { burst = 1, fill = 1e-3 }
-[[rate_limit]]
+[[bucket]]
 name = "slow"
-kind = "bucket"
 burst = 1_000
 fill = 0.2
 mode = "observe"
 on_excess = "reject"
 order = "fifo"
 settle = false
-deadline = "none"
-[[rate_limit]]
+max_wait = "none"
+[[bucket]]
 name = "polls"
 profile = "poller"
-[[rate_limit]]
+[[bucket]]
 name = "free"
 profile = "unlimited"
 [[caller]]
@@ -172,20 +171,15 @@ fn the_effective_config_reads_back_as_the_same() {
 fn invalid_numbers_are_reported_with_a_valid_range() {
     let range = "give 0.000001 to 1000000000";
     for given in ["0", "-1", "nan", "inf", "-inf", "1e10", "1e-7"] {
-        let limit = format!("[[rate_limit]]\nname = \"a\"\nfill = 1\nburst = {given}");
-        wrong(
-            &limit,
-            4,
-            "rate_limit[0].burst",
-            &["is out of range", range],
-        );
-        let limit = format!("[[rate_limit]]\nname = \"a\"\nburst = 1\nfill = {given}");
-        wrong(&limit, 4, "rate_limit[0].fill", &["is out of range", range]);
+        let limit = format!("[[bucket]]\nname = \"a\"\nfill = 1\nburst = {given}");
+        wrong(&limit, 4, "bucket[0].burst", &["is out of range", range]);
+        let limit = format!("[[bucket]]\nname = \"a\"\nburst = 1\nfill = {given}");
+        wrong(&limit, 4, "bucket[0].fill", &["is out of range", range]);
     }
     for given in ["true", "\"7\"", "[1]", "2026-01-01"] {
-        let limit = format!("[[rate_limit]]\nname = \"a\"\nfill = 1\nburst = {given}");
+        let limit = format!("[[bucket]]\nname = \"a\"\nfill = 1\nburst = {given}");
         let words = ["is not a number", "without quotes"];
-        wrong(&limit, 4, "rate_limit[0].burst", &words);
+        wrong(&limit, 4, "bucket[0].burst", &words);
     }
     for given in ["-1", "1000001", "nan"] {
         let words = ["is out of range", "give 0 to 1000000"];
@@ -226,10 +220,10 @@ fn invalid_numbers_are_reported_with_a_valid_range() {
 }
 
 #[test]
-fn a_rate_limit_has_one_size_and_a_name_of_its_own() {
-    let key = "rate_limit[0]";
+fn a_bucket_has_one_size_and_a_name_of_its_own() {
+    let key = "bucket[0]";
     let check = |lines: &str, line, key, words: &[&str]| {
-        wrong(&format!("[[rate_limit]]\n{lines}"), line, key, words);
+        wrong(&format!("[[bucket]]\n{lines}"), line, key, words);
     };
     check(
         "name = \"a\"\nburst = 1",
@@ -246,45 +240,44 @@ fn a_rate_limit_has_one_size_and_a_name_of_its_own() {
     check(
         "burst = 1\nfill = 1",
         1,
-        "rate_limit[0].name",
+        "bucket[0].name",
         &["has no name", "name = \"poller\""],
     );
     check(
         "name = \"a\"\nburst = 1\nprofile = \"poller\"",
         4,
-        "rate_limit[0].profile",
+        "bucket[0].profile",
         &["given twice", "leave profile out"],
     );
     check(
         "name = \"a\"\nprofile = \"pollers\"",
         3,
-        "rate_limit[0].profile",
+        "bucket[0].profile",
         &["no profile \"pollers\"", "did you mean \"poller\"?"],
     );
     check(
         "name = \"r7\"\nburst = 1\nfill = 1",
         2,
-        "rate_limit[0].name",
+        "bucket[0].name",
         &["reads as the id"],
     );
     check(
-        "name = \"a\"\nprofile = \"poller\"\n[[rate_limit]]\nname = \"a\"\nprofile = \"batch\"",
+        "name = \"a\"\nprofile = \"poller\"\n[[bucket]]\nname = \"a\"\nprofile = \"batch\"",
         5,
-        "rate_limit[1].name",
-        &["another rate limit too"],
+        "bucket[1].name",
+        &["the name of another", "[[bucket]]"],
     );
     for (line, key, near) in [
-        ("kind = \"buckets\"", "rate_limit[0].kind", "\"bucket\""),
-        ("mode = \"enforced\"", "rate_limit[0].mode", "\"enforce\""),
+        ("mode = \"enforced\"", "bucket[0].mode", "\"enforce\""),
         (
             "on_excess = \"rejects\"",
-            "rate_limit[0].on_excess",
+            "bucket[0].on_excess",
             "\"reject\"",
         ),
-        ("order = \"fiffo\"", "rate_limit[0].order", "\"fifo\""),
-        ("deadline = \"nonee\"", "rate_limit[0].deadline", "\"none\""),
-        ("settle = 1", "rate_limit[0].settle", "true or false"),
-        ("burst_size = 1", "rate_limit[0].burst_size", "burst"),
+        ("order = \"fiffo\"", "bucket[0].order", "\"fifo\""),
+        ("max_wait = \"nonee\"", "bucket[0].max_wait", "\"none\""),
+        ("settle = 1", "bucket[0].settle", "true or false"),
+        ("burst_size = 1", "bucket[0].burst_size", "burst"),
     ] {
         check(
             &format!("name = \"a\"\nprofile = \"poller\"\n{line}"),
@@ -293,6 +286,44 @@ fn a_rate_limit_has_one_size_and_a_name_of_its_own() {
             &[near],
         );
     }
+}
+
+#[test]
+fn a_section_of_an_earlier_version_is_refused_with_the_one_to_write() {
+    for (lines, words) in [
+        (
+            "name = \"a\"\nburst = 3\nfill = 1\ndeadline = \"none\"",
+            [
+                "write [[bucket]]",
+                "burst, max_wait (for deadline), fill, name",
+            ],
+        ),
+        (
+            "name = \"a\"\nkind = \"paced\"\npace = \"10,1.1\"",
+            ["write [[pace]]", "name, rate (for pace)"],
+        ),
+        (
+            "name = \"a\"\nkind = \"quota\"\napplies_to = \"user\"\non_excess = \"wait\"\ntotal = 3",
+            [
+                "write [[quota]]",
+                "applies_to, name, on_excess = \"delay\" (for \"wait\"), total",
+            ],
+        ),
+    ] {
+        let words = ["each kind has a section of its own", words[0], words[1]];
+        wrong(
+            &format!("[[rate_limit]]\n{lines}"),
+            1,
+            "rate_limit[0]",
+            &words,
+        );
+    }
+    wrong(
+        "[quota]\nengine = \"memory\"",
+        1,
+        "quota",
+        &["another name", "write [quota_store]"],
+    );
 }
 
 #[test]
@@ -356,7 +387,7 @@ fn every_caller_has_a_pattern_of_its_own() {
         "label = \"a\"\nmatch = { ip = \"10.0.0.1\" }\nrate_limit = \"slow\"",
         4,
         "caller[0].rate_limit",
-        &["no rate limit \"slow\"", "[[rate_limit]]"],
+        &["no [[bucket]] or [[pace]] \"slow\"", "[[bucket]]"],
     );
     check(
         "label = \"a\"\nmatch = { ip = \"10.0.0.1\" }\ngroups = [\"a b\"]",
@@ -445,17 +476,16 @@ fn a_probable_slip_is_a_warning() {
         &["no listener is called \"nowa\"", "did you mean \"nova\"?"],
     );
     let slow = "[costs.functions]\nguest_capture = 600\n\
-                [[rate_limit]]\nname = \"slow\"\nburst = 30\nfill = ";
+                [[bucket]]\nname = \"slow\"\nburst = 30\nfill = ";
     doubted(
         &format!("{slow}0.1"),
         &["of 600 tokens, closes it for 6000 s", "raise fill"],
     );
     let example = read(&format!(
-        "{slow}3\n[[rate_limit]]\nname = \"least\"\nprofile = \"quarantine\""
+        "{slow}3\n[[bucket]]\nname = \"least\"\nprofile = \"quarantine\""
     ));
     assert!(example.expect("it is right").warnings.is_empty());
-    let paced =
-        "[[rate_limit]]\nname = \"all\"\nkind = \"paced\"\nrate = 5\napplies_to = \"total\"";
+    let paced = "[[pace]]\nname = \"all\"\nrate = 5\napplies_to = \"total\"";
     doubted(paced, &["do not go evenly", "postpone = \"in_turn\""]);
     let evenly = read(&format!("{paced}\n[queue]\npostpone = \"in_turn\""));
     assert!(evenly.expect("it is right").warnings.is_empty());
@@ -465,7 +495,7 @@ fn a_probable_slip_is_a_warning() {
 fn mistakes_in_several_sections_are_reported_together() {
     let problems = read(
         "[callers]\nauto_register = \"many\"\n[costs]\ndefault = nan\n\
-         [[rate_limit]]\nname = \"a\"\nburst = -1\nfill = \"x\"\nmode = 7\n\
+         [[bucket]]\nname = \"a\"\nburst = -1\nfill = \"x\"\nmode = 7\n\
          [[caller]]\nlabel = \"\"\nmatch = { ip = \"x\", user = 7 }\nrate_limit = \"b\"\n\
          weight = 1.5\n[profiles]\npoller = 1",
     )
@@ -479,9 +509,9 @@ fn mistakes_in_several_sections_are_reported_together() {
         [
             "callers.auto_register",
             "costs.default",
-            "rate_limit[0].burst",
-            "rate_limit[0].fill",
-            "rate_limit[0].mode",
+            "bucket[0].burst",
+            "bucket[0].fill",
+            "bucket[0].mode",
             "caller[0].label",
             "caller[0].match.user",
             "caller[0].rate_limit",

@@ -35,7 +35,7 @@ outstanding = 10
 max_wait = \"50s\"
 [callers]
 identify = [\"user\", \"ip\"]
-[[rate_limit]]
+[[bucket]]
 name = \"poller\"
 burst = 20
 fill = 5

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use tidegate::config::{self, Severity};
 
-use super::{EXAMPLE, read};
+use super::read;
 use crate::certificates::Files;
 
 /// Values that no option takes.
@@ -32,7 +32,7 @@ const KINDS: [(&str, &str); 5] = [
     ("table", "{ no_such_key = [] }"),
 ];
 
-/// The example with every option in it, and where each of them stands: the line, by its path.
+/// A config with every option in it, and where each of them stands: the line, by its path.
 struct Whole {
     lines: Vec<String>,
     places: BTreeMap<String, usize>,
@@ -44,7 +44,8 @@ impl Whole {
         let options = config::catalogue().allowed();
         let (mut section, mut lines) = (String::new(), Vec::new());
         let mut places = BTreeMap::new();
-        for line in EXAMPLE.lines() {
+        let every = config::catalogue().every_option("");
+        for line in every.lines() {
             let bare = line.strip_prefix("# ").unwrap_or(line);
             let header = bare.strip_prefix('[').and_then(|_| bare.strip_suffix(']'));
             if let Some(header) = header {
@@ -64,7 +65,7 @@ impl Whole {
                 None => lines.push(line.to_owned()),
             }
         }
-        assert!(places.keys().eq(options.keys()), "the example has them all");
+        assert!(places.keys().eq(options.keys()), "the config has them all");
         Self {
             lines,
             places,

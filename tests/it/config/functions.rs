@@ -39,10 +39,9 @@ fn a_limit_for_an_unknown_function_is_an_error_with_the_nearest_known_one() {
 
 #[test]
 fn every_limit_that_names_a_function_is_held_to_it() {
-    let paced = "[[rate_limit]]\nname = \"a\"\nkind = \"paced\"\nrate = 1\n\
+    let paced = "[[pace]]\nname = \"a\"\nrate = 1\n\
                  applies_to = \"function\"\nfunction = \"guest_lst\"";
-    let quota = "[quota]\nengine = \"memory\"\n[[rate_limit]]\nname = \"q\"\nkind = \"quota\"\n\
-                 applies_to = \"function\"\ntotal = 5\nrefresh_window = \"10s\"\n\
+    let quota = "[quota_store]\nengine = \"memory\"\n[[quota]]\nname = \"q\"\napplies_to = \"function\"\ntotal = 5\nrefresh_window = \"10s\"\n\
                  totals = { guest_lst = 2 }";
     for lines in [paced, quota] {
         let told = read(&with(lines)).expect_err(lines).to_string();

@@ -15,19 +15,18 @@ use super::{read, with};
 use crate::certificates::Files;
 
 /// A store, to which lines can be added, and the least that is a quota.
-const ETCD: &str = "[quota]
+const ETCD: &str = "[quota_store]
 engine = \"etcd\"
 servers = [\"http://10.0.0.1:2379\"]
 expected_sidecars = 4
 ";
-const LEAST: &str = "[[rate_limit]]
+const LEAST: &str = "[[quota]]
 name = \"per_user\"
-kind = \"quota\"
 applies_to = \"user\"
 total = 1000
 refresh_window = \"60s\"
 ";
-const MEMORY: &str = "[quota]\n";
+const MEMORY: &str = "[quota_store]\n";
 
 #[track_caller]
 fn good(more: &str) -> Config {
@@ -129,9 +128,8 @@ fn the_least_that_is_a_quota_gets_the_documented_defaults() {
 #[test]
 fn everything_that_can_be_said_of_a_quota_is_understood() {
     let limit = limit(&format!(
-        "{ETCD}[[rate_limit]]
+        "{ETCD}[[quota]]
         name = \"hourly\"
-        kind = \"quota\"
         applies_to = \"caller\"
         total = 50_000
         base = 7
@@ -179,7 +177,7 @@ fn words_for_a_missing_store_and_a_spent_total_are_read() {
     assert_eq!(away("when_store_away = \"allow\""), OutagePolicy::Allow);
     assert_eq!(away("safe = 100"), OutagePolicy::Safe { percent: 100 });
     let excess = |line: &str| limit(&in_memory(line)).on_excess;
-    assert_eq!(excess("on_excess = \"wait\""), OnExcess::Delay);
+    assert_eq!(excess("on_excess = \"delay\""), OnExcess::Delay);
     assert_eq!(excess("on_excess = \"reject\""), OnExcess::Reject);
     let enforce = limit(&in_memory("mode = \"enforce\""));
     assert_eq!(enforce.rule.settings().mode, DrawMode::Drawn);
@@ -213,12 +211,17 @@ fn each_keying_has_a_namespace_of_its_own_unless_another_is_given() {
 fn a_quota_and_where_it_is_kept_belong_together() {
     wrong(
         LEAST,
-        "kind = ",
-        "rate_limit[0].kind",
-        &["store of the quotas is missing", "[quota]"],
+        "[[quota]]",
+        "quota[0]",
+        &["store of the quotas is missing", "[quota_store]"],
     );
-    doubted("[quota]", "[quota]", "quota", &["no rate limit is a quota"]);
-    let store = |lines: &str| format!("[quota]\n{lines}\n{LEAST}");
+    doubted(
+        "[quota_store]",
+        "[quota_store]",
+        "quota_store",
+        &["there is no quota"],
+    );
+    let store = |lines: &str| format!("[quota_store]\n{lines}\n{LEAST}");
     for (engine, server) in [
         ("zookeeper", "10.0.0.1:2181"),
         ("etcd", "http://10.0.0.1:2379"),
@@ -227,35 +230,35 @@ fn a_quota_and_where_it_is_kept_belong_together() {
         let named = format!("engine = \"{engine}\"\nservers = [\"{server}\"]");
         wrong(
             &store(&named),
-            "[quota]",
-            "quota",
+            "[quota_store]",
+            "quota_store",
             &["number of sidecars", "expected_sidecars"],
         );
         let counted = format!("engine = \"{engine}\"\nexpected_sidecars = 3");
         wrong(
             &store(&counted),
-            "[quota]",
-            "quota",
+            "[quota_store]",
+            "quota_store",
             &["address of", "missing", server],
         );
         let user = format!("{named}\nexpected_sidecars = 3\nuser = \"u\"");
         wrong(
             &store(&user),
             "user = ",
-            "quota.user",
+            "quota_store.user",
             &["without a password"],
         );
     }
     wrong(
         &store("engine = \"zookeper\""),
         "engine",
-        "quota.engine",
+        "quota_store.engine",
         &["\"zookeeper\""],
     );
     wrong(
         &store("engin = \"etcd\""),
         "engin",
-        "quota.engin",
+        "quota_store.engin",
         &["\"engine\""],
     );
 }
@@ -263,20 +266,25 @@ fn a_quota_and_where_it_is_kept_belong_together() {
 #[test]
 fn an_impossible_quota_is_reported_with_a_cure() {
     let check = |text: &str, line: &str, key: &str, words: &[&str]| {
-        wrong(text, line, &format!("rate_limit[0].{key}"), words);
+        wrong(text, line, &format!("quota[0].{key}"), words);
     };
     let without = |key: &str| {
         let lines = LEAST.lines().filter(|line| !line.starts_with(key));
         format!("{MEMORY}{}\n", lines.collect::<Vec<_>>().join("\n"))
     };
     let whole = |key: &str, words: &[&str]| {
-        wrong(&without(key), "[[rate_limit]]", "rate_limit[0]", words);
+        wrong(
+            &without(key),
+            "[[quota]]",
+            &format!("quota[0].{key}"),
+            words,
+        );
     };
     whole("total", &["no total", "total = 10000"]);
     whole("refresh_window", &["no window", "refresh_window = \"60s\""]);
     whole("applies_to", &["who or what", "\"user\""]);
-    let name = "rate_limit[0].name";
-    wrong(&without("name"), "[[rate_limit]]", name, &["no name"]);
+    let name = "quota[0].name";
+    wrong(&without("name"), "[[quota]]", name, &["no name"]);
 
     check(
         &instead("total = 0"),
@@ -340,95 +348,62 @@ fn an_impossible_quota_is_reported_with_a_cure() {
 }
 
 #[test]
-fn a_word_of_another_kind_is_reported_with_the_right_one() {
+fn an_option_of_another_section_is_reported_with_its_section() {
     let check = |line: &str, words: &[&str]| {
         let key = line.split(' ').next().expect("a key");
-        let key = format!("rate_limit[0].{key}");
+        let key = format!("quota[0].{key}");
         wrong(&in_memory(line), line, &key, words);
     };
-    check(
-        "on_excess = \"delay\"",
-        &["the other kinds", "write \"wait\""],
-    );
-    for line in [
-        "burst = 3",
-        "fill = 3",
-        "profile = \"poller\"",
-        "rate = 3",
-        "ratio = 2",
-        "pace = \"3,2\"",
-    ] {
-        check(line, &["a quota has no", "total and refresh_window"]);
+    check("on_excess = \"wait\"", &["\"delay\""]);
+    for line in ["burst = 3", "fill = 3", "profile = \"poller\""] {
+        check(line, &["no option", "belongs in [[bucket]]"]);
     }
-    check("order = \"fifo\"", &["a quota has no order"]);
-    check("settle = true", &["a quota has no settle"]);
-    check("deadline = \"none\"", &["a quota has no deadline"]);
+    for line in ["rate = 3", "ratio = 2"] {
+        check(line, &["no option", "belongs in [[pace]]"]);
+    }
+    check("order = \"fifo\"", &["no option \"order\""]);
+    check("deadline = \"none\"", &["no option \"deadline\""]);
     check(
         "function = \"guest_list\"",
-        &["does not apply to alone", "\"function\""],
+        &["does not apply alone", "\"function\""],
     );
     let callers = instead("applies_to = \"callers\"");
     wrong(
         &callers,
         "applies_to",
-        "rate_limit[0].applies_to",
+        "quota[0].applies_to",
         &["\"caller\""],
     );
-
-    let other = |kind: &str, line: &str, words: &[&str]| {
+    let other = |section: &str, line: &str, words: &[&str]| {
         let key = line.split(' ').next().expect("a key");
-        let key = format!("rate_limit[0].{key}");
-        wrong(
-            &format!("[[rate_limit]]\nname = \"x\"\n{kind}\n{line}"),
-            line,
-            &key,
-            words,
-        );
+        let (header, size) = match section {
+            "bucket" => ("[[bucket]]", "burst = 3\nfill = 1"),
+            _ => ("[[pace]]", "rate = 3"),
+        };
+        let text = format!("{header}\nname = \"x\"\n{size}\n{line}");
+        wrong(&text, line, &format!("{section}[0].{key}"), words);
     };
-    for kind in ["burst = 3\nfill = 1", "kind = \"paced\"\nrate = 3"] {
+    for section in ["bucket", "pace"] {
         for line in [
-            "total = 3",
             "base = 3",
             "refresh_window = \"60s\"",
             "totals = { alice = 3 }",
             "namespace = \"x\"",
-            "prefetch = 20",
-            "ask = 40",
-            "relinquish_every = \"15s\"",
-            "relinquish_above = 2",
-            "draw_timeout = \"200ms\"",
             "when_store_away = \"safe\"",
-            "safe = 50",
         ] {
-            other(kind, line, &["has no ", "kind = \"quota\""]);
+            other(section, line, &["no option", "belongs in [[quota]]"]);
         }
-        other(
-            kind,
-            "applies_to = \"user\"",
-            &["only a quota", "\"callers\""],
-        );
-        other(
-            kind,
-            "applies_to = \"caller\"",
-            &["only a quota", "\"callers\""],
-        );
-        other(
-            kind,
-            "mode = \"optimistic\"",
-            &["only a quota is optimistic"],
-        );
-        other(
-            kind,
-            "on_excess = \"wait\"",
-            &["the word of quotas", "write \"delay\""],
-        );
+        other(section, "mode = \"optimistic\"", &["\"enforce\""]);
+        other(section, "on_excess = \"wait\"", &["\"delay\""]);
     }
+    other("pace", "applies_to = \"user\"", &["\"callers\""]);
+    other("bucket", "applies_to = \"user\"", &["belongs in"]);
 }
 
 #[test]
 fn totals_of_single_keys_are_checked_as_the_others() {
     let check = |text: &str, key: &str, words: &[&str]| wrong(text, "totals", key, words);
-    let key = "rate_limit[0].totals";
+    let key = "quota[0].totals";
     check(
         &in_memory("totals = [1]"),
         key,
@@ -491,7 +466,7 @@ fn the_most_expensive_call_must_be_able_to_pass() {
             LEAST.replace("total = 1000", &format!("total = {total}"))
         )
     };
-    let key = "rate_limit[0].total";
+    let key = "quota[0].total";
     let told = ["600 tokens never passes", "[costs]"];
     wrong(&total(599, MEMORY), "total = ", key, &told);
     good(&total(600, MEMORY));
@@ -513,7 +488,7 @@ fn the_most_expensive_call_must_be_able_to_pass() {
     let own = total(600, MEMORY)
         .replace("\"user\"", "\"function\"")
         .replace("[costs]", own);
-    let key = "rate_limit[0].totals.guest_deploy";
+    let key = "quota[0].totals.guest_deploy";
     wrong(&own, "totals", key, &["a call of 300 tokens never passes"]);
     // An exempt function is never charged.
     let exempt = with("exempt = [\"guest_list\"]") + &total(300, MEMORY);
@@ -535,10 +510,10 @@ fn a_safe_share_of_nothing_and_parts_of_tokens_are_doubted() {
         "nothing passes while the store is unavailable",
         "4 sidecars",
     ];
-    doubted(&few, "total = ", "rate_limit[0].total", &words);
+    doubted(&few, "total = ", "quota[0].total", &words);
     good(&format!("{few}when_store_away = \"deny\""));
     let away = in_memory("when_store_away = \"deny\"\nsafe = 20");
-    doubted(&away, "safe = ", "rate_limit[0].safe", &["no effect"]);
+    doubted(&away, "safe = ", "quota[0].safe", &["no effect"]);
     let half = in_memory("[costs]\ndefault = 0.5");
     doubted(
         &half,
@@ -556,15 +531,15 @@ fn a_safe_share_of_nothing_and_parts_of_tokens_are_doubted() {
 fn two_quotas_never_share_a_key() {
     let second = LEAST.replace("per_user", "hourly");
     let two = |first: &str, more: &str| format!("{MEMORY}{LEAST}{first}\n{second}{more}\n");
-    let key = "rate_limit[1]";
+    let key = "quota[1]";
     let words = ["keys are those of \"per_user\"", "namespace = \"hourly\""];
-    wrong(&two("", ""), "[[rate_limit]]", key, &words);
+    wrong(&two("", ""), "[[quota]]", key, &words);
     good(&two("", "namespace = \"hourly\""));
     let same = two("namespace = \"a\"", "namespace = \"a\"");
     wrong(&same, "namespace", &format!("{key}.namespace"), &words);
     let caller = two("", "namespace = \"caller\"").replace(
-        "name = \"per_user\"\nkind = \"quota\"\napplies_to = \"user\"",
-        "name = \"per_user\"\nkind = \"quota\"\napplies_to = \"caller\"",
+        "name = \"per_user\"\napplies_to = \"user\"",
+        "name = \"per_user\"\napplies_to = \"caller\"",
     );
     wrong(
         &caller,
@@ -583,8 +558,10 @@ fn there_are_eight_quotas_at_most() {
         format!("{MEMORY}{}", limits.collect::<String>())
     };
     assert_eq!(quotas(&many(8)).limits.len(), 8);
-    let words = ["there are 9 quotas", "at most 8"];
-    wrong(&many(9), "kind = ", "rate_limit[8].kind", &words);
+    let problems = read(&with(&many(9))).expect_err("nine").to_string();
+    for word in ["quota: there are 9 of them", "at most 8"] {
+        assert!(problems.contains(word), "{problems}");
+    }
 }
 
 #[test]
@@ -601,26 +578,26 @@ fn a_quota_is_neither_a_callers_nor_leased() {
         let words = ["is a quota", "share it already"];
         wrong(&shared, "limit = ", "coordinate.limit[0].limit", &words);
     }
-    let named = in_memory("[[rate_limit]]\nname = \"per_user\"\nburst = 1\nfill = 1");
-    let words = ["another rate limit too"];
-    wrong(&named, "name = ", "rate_limit[1].name", &words);
+    let named = format!("{MEMORY}[[bucket]]\nname = \"per_user\"\nburst = 1\nfill = 1\n{LEAST}");
+    let words = ["\"per_user\" is the name of another"];
+    wrong(&named, "name = ", "quota[0].name", &words);
 }
 
 #[test]
 fn the_environment_sets_options_of_quotas() {
     let text = with(&format!(
-        "[quota]\nengine = \"etcd\"\nservers = [\"http://a:1\"]\nuser = \"u\"\npassword = \"p\"\n\
+        "[quota_store]\nengine = \"etcd\"\nservers = [\"http://a:1\"]\nuser = \"u\"\npassword = \"p\"\n\
          expected_sidecars = 2\n{LEAST}"
     ));
     let env = [
         // As from a Secret that was made from a file.
-        ("TIDEGATE_QUOTA__PASSWORD", "s3cret\n"),
-        ("TIDEGATE_QUOTA__SERVERS", "[\"http://b:2\"]"),
-        ("TIDEGATE_QUOTA__EXPECTED_SIDECARS", "5"),
-        ("TIDEGATE_QUOTA__KEYS_MAX", "77"),
-        ("TIDEGATE_RATE_LIMIT__0__TOTAL", "2000"),
-        ("TIDEGATE_RATE_LIMIT__0__TOTALS", "{ alice = 3000 }"),
-        ("TIDEGATE_RATE_LIMIT__0__REFRESH_WINDOW", "10s"),
+        ("TIDEGATE_QUOTA_STORE__PASSWORD", "s3cret\n"),
+        ("TIDEGATE_QUOTA_STORE__SERVERS", "[\"http://b:2\"]"),
+        ("TIDEGATE_QUOTA_STORE__EXPECTED_SIDECARS", "5"),
+        ("TIDEGATE_QUOTA_STORE__KEYS_MAX", "77"),
+        ("TIDEGATE_QUOTA__0__TOTAL", "2000"),
+        ("TIDEGATE_QUOTA__0__TOTALS", "{ alice = 3000 }"),
+        ("TIDEGATE_QUOTA__0__REFRESH_WINDOW", "10s"),
     ];
     let config = super::read_with(&text, &env).unwrap_or_else(|told| panic!("{told}"));
     let quotas = config.config.quotas.expect("there is a quota");
@@ -636,7 +613,7 @@ fn the_environment_sets_options_of_quotas() {
     assert_eq!((settings.total, settings.nodes_expected), (2000, 5));
     assert_eq!(settings.length, Duration::from_secs(10));
     assert_eq!(quotas.limits[0].totals["alice"].settings().total, 3000);
-    let number = [("TIDEGATE_QUOTA__PASSWORD", "123456")];
+    let number = [("TIDEGATE_QUOTA_STORE__PASSWORD", "123456")];
     super::read_with(&text, &number).expect("digits are a password");
 }
 
@@ -673,7 +650,7 @@ fn effective_quotas_read_back_as_the_same() {
          {LEAST}"
     ));
     let other = |engine: &str, servers: &str| {
-        let store = format!("[quota]\nengine = \"{engine}\"\nservers = {servers}\n");
+        let store = format!("[quota_store]\nengine = \"{engine}\"\nservers = {servers}\n");
         format!("{store}expected_sidecars = 2\n{LEAST}")
     };
     again(&other("zookeeper", "[\"a:1\", \"[::1]:2\"]\nroot = \"/x\""));

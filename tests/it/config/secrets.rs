@@ -11,15 +11,15 @@ const SECRET: &str = "hunter2";
 const OPTIONS: [(&str, &str); 4] = [
     ("[admin]\nbind = \"127.0.0.1:9180\"", "token"),
     (
-        "[quota]\nengine = \"zookeeper\"\nservers = [\"z:1\"]\nexpected_sidecars = 3\nuser = \"u\"",
+        "[quota_store]\nengine = \"zookeeper\"\nservers = [\"z:1\"]\nexpected_sidecars = 3\nuser = \"u\"",
         "password",
     ),
     (
-        "[quota]\nengine = \"redis\"\nservers = [\"redis://h\"]\nexpected_sidecars = 3",
+        "[quota_store]\nengine = \"redis\"\nservers = [\"redis://h\"]\nexpected_sidecars = 3",
         "password",
     ),
     // Meant to be one.
-    ("[quota]\nengine = \"memory\"", "pasword"),
+    ("[quota_store]\nengine = \"memory\"", "pasword"),
 ];
 
 /// Secrets of the capacity server.
@@ -147,7 +147,7 @@ fn an_address_with_a_password_is_shown_without_it() {
         "[\"redis://u:hunter2@h\", 1]",
     ] {
         let text = format!(
-            "{LEAST}[quota]\nengine = \"redis\"\nexpected_sidecars = 3\nservers = {servers}\n"
+            "{LEAST}[quota_store]\nengine = \"redis\"\nexpected_sidecars = 3\nservers = {servers}\n"
         );
         hides(&read(&text).expect_err("no such servers"), &text);
     }
@@ -160,9 +160,9 @@ fn a_variable_and_the_config_in_effect_show_no_secret() {
         hides(&problems.expect_err("it is no token"), value);
     }
     for (section, key) in &OPTIONS[..3] {
-        let limit = match section.starts_with("[quota]") {
+        let limit = match section.starts_with("[quota_store]") {
             true => {
-                "[[rate_limit]]\nname = \"q\"\nkind = \"quota\"\napplies_to = \"user\"\n\
+                "[[quota]]\nname = \"q\"\napplies_to = \"user\"\n\
                  total = 1000\nrefresh_window = \"10s\"\n"
             }
             false => "",

@@ -16,7 +16,7 @@ http = "http://127.0.0.1:8081"
 [limits]
 per_window = "total:30, guest_list:10"
 max_wait = "50s"
-[[rate_limit]]
+[[bucket]]
 name = "poller"
 burst = 30
 fill = 3
@@ -24,7 +24,6 @@ fill = 3
 
 const GOOD: &str = r#"
 [coordinate]
-engine = "lease"
 servers = ["10.0.0.1:9190", "leases.example:9190"]
 expected_sidecars = 3
 [[coordinate.limit]]
@@ -35,7 +34,6 @@ safe = 5
 limit = "poller"
 resource = "zvm1/poller"
 safe = 0.5
-engine = "lease"
 "#;
 
 /// The report about a config: keys and messages, in one text.
@@ -158,13 +156,8 @@ fn every_mistake_names_its_key_and_what_would_be_right() {
         &["no capacity server is named"],
     );
     check(
-        "engine = \"lease\"",
-        "engine = \"leas\"",
-        &["did you mean \"lease\"?"],
-    );
-    check(
-        "engine = \"lease\"\n",
-        "safety = 1\n",
+        "expected_sidecars = 3\n",
+        "expected_sidecars = 3\nsafety = 1\n",
         &["no option \"safety\""],
     );
     check(

@@ -78,26 +78,23 @@ match = {{ user = "poller" }}
 groups = ["monitoring"]
 rate_limit = "poller"
 weight = 1
-[[rate_limit]]
+[[bucket]]
 name = "poller"
-kind = "bucket"
 burst = 30
 fill = 3
 on_excess = "delay"
 order = "fair"
 settle = true
-deadline = "ordinary"
+max_wait = "ordinary"
 mode = "enforce"
-[[rate_limit]]
+[[pace]]
 name = "pace"
-kind = "paced"
 rate = 1000
 ratio = 1.1
 applies_to = "function"
 function = "guest_start"
-[[rate_limit]]
+[[quota]]
 name = "hourly"
-kind = "quota"
 applies_to = "user"
 total = 10000
 base = 100
@@ -175,7 +172,6 @@ max_bytes = "64MiB"
 max_bytes_per_caller = "16MiB"
 keep_for = "10m"
 [coordinate]
-engine = "lease"
 servers = ["127.0.0.1:1"]
 id = "proxy-1"
 expected_sidecars = 3
@@ -185,8 +181,7 @@ minimum_interval = "5s"
 limit = "rate_limit:poller"
 resource = "zvm1/poller"
 safe = 1
-engine = "lease"
-[quota]
+[quota_store]
 engine = "redis"
 servers = ["rediss://127.0.0.1:1"]
 user = "tidegate"
@@ -302,58 +297,71 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "rate_limit = \"poller\"\nweight",
         "weight",
     ),
-    ("rate_limit.name", "name = \"pace\"", "name = \"a_pace\""),
+    ("pace.name", "name = \"pace\"", "name = \"a_pace\""),
+    ("quota.name", "name = \"hourly\"", "name = \"daily\""),
     (
-        "rate_limit.kind",
-        "kind = \"bucket\"\nburst = 30\nfill = 3\n",
-        "kind = \"paced\"\nrate = 7\n",
-    ),
-    (
-        "rate_limit.profile",
+        "bucket.profile",
         "burst = 30\nfill = 3\non_excess",
         "profile = \"batch\"\non_excess",
     ),
     (
-        "rate_limit.pace",
+        "pace.rate",
         "rate = 1000\nratio = 1.1",
-        "pace = \"900,1.2\"",
+        "rate = \"900,1.2\"",
     ),
     (
-        "rate_limit.applies_to",
+        "pace.applies_to",
         "applies_to = \"function\"\nfunction = \"guest_start\"",
         "applies_to = \"callers\"",
     ),
     (
-        "rate_limit.function",
+        "pace.function",
         "function = \"guest_start\"",
         "function = \"guest_stop\"",
     ),
+    ("quota.totals", "{ alice = 50000 }", "{ alice = 50001 }"),
     (
-        "rate_limit.totals",
-        "{ alice = 50000 }",
-        "{ alice = 50001 }",
-    ),
-    (
-        "rate_limit.namespace",
+        "quota.namespace",
         "namespace = \"hourly\"",
         "namespace = \"daily\"",
     ),
-    ("rate_limit.ratio", "ratio = 1.1", "ratio = 1.2"),
     (
-        "rate_limit.when_store_away",
+        "pace.on_excess",
+        "applies_to = \"function\"\nfunction = \"guest_start\"",
+        "on_excess = \"reject\"",
+    ),
+    (
+        "pace.order",
+        "applies_to = \"function\"\nfunction = \"guest_start\"",
+        "order = \"fifo\"",
+    ),
+    (
+        "pace.settle",
+        "applies_to = \"function\"\nfunction = \"guest_start\"",
+        "settle = true",
+    ),
+    (
+        "pace.max_wait",
+        "applies_to = \"function\"\nfunction = \"guest_start\"",
+        "max_wait = \"none\"",
+    ),
+    (
+        "quota.function",
+        "applies_to = \"user\"§totals = { alice = 50000 }\n",
+        "applies_to = \"function\"\nfunction = \"guest_list\"§",
+    ),
+    ("pace.ratio", "ratio = 1.1", "ratio = 1.2"),
+    (
+        "quota.when_store_away",
         "when_store_away = \"safe\"\nsafe = 50",
         "when_store_away = \"deny\"",
     ),
     (
-        "rate_limit.on_excess",
+        "bucket.on_excess",
         "on_excess = \"delay\"",
         "on_excess = \"reject\"",
     ),
-    (
-        "rate_limit.mode",
-        "mode = \"enforce\"",
-        "mode = \"observe\"",
-    ),
+    ("bucket.mode", "mode = \"enforce\"", "mode = \"observe\""),
     (
         "costs.unit_seconds",
         "unit_seconds = 0.1",
@@ -507,50 +515,62 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "resource = \"zvm1/pollers\"",
     ),
     (
-        "quota.engine",
+        "quota_store.engine",
         "engine = \"redis\"\nservers = [\"rediss://127.0.0.1:1\"]\nuser = \"tidegate\"\npassword = \"secret\"\nroot = \"tidegate:\"",
         "engine = \"etcd\"\nservers = [\"https://127.0.0.1:1\"]",
     ),
     (
-        "quota.servers",
+        "quota_store.servers",
         "rediss://127.0.0.1:1",
         "rediss://127.0.0.1:2",
     ),
-    ("quota.user", "user = \"tidegate\"", "user = \"sidecar\""),
     (
-        "quota.password",
+        "quota_store.user",
+        "user = \"tidegate\"",
+        "user = \"sidecar\"",
+    ),
+    (
+        "quota_store.password",
         "password = \"secret\"",
         "password = \"public\"",
     ),
-    ("quota.root", "root = \"tidegate:\"", "root = \"other:\""),
     (
-        "quota.ca",
+        "quota_store.root",
+        "root = \"tidegate:\"",
+        "root = \"other:\"",
+    ),
+    (
+        "quota_store.ca",
         "clients.crt\"\nsession_timeout",
         "again.clients.crt\"\nsession_timeout",
     ),
     (
-        "quota.cert",
+        "quota_store.cert",
         "tls.crt\"\nserver_name",
         "again.crt\"\nserver_name",
     ),
-    ("quota.key", "tls.key\"\ncert = ", "again.key\"\ncert = "),
     (
-        "quota.server_name",
+        "quota_store.key",
+        "tls.key\"\ncert = ",
+        "again.key\"\ncert = ",
+    ),
+    (
+        "quota_store.server_name",
         "server_name = \"redis.example\"",
         "server_name = \"other.example\"",
     ),
     (
-        "quota.sentinel",
+        "quota_store.sentinel",
         "servers = [\"rediss://127.0.0.1:1\"]",
         "servers = [\"rediss://127.0.0.1:1\"]\nsentinel = \"mymaster\"",
     ),
     (
-        "quota.sentinel_user",
+        "quota_store.sentinel_user",
         "servers = [\"rediss://127.0.0.1:1\"]",
         "servers = [\"rediss://127.0.0.1:1\"]\nsentinel = \"mymaster\"\nsentinel_user = \"tidegate\"\nsentinel_password = \"secret\"",
     ),
     (
-        "quota.sentinel_password",
+        "quota_store.sentinel_password",
         "servers = [\"rediss://127.0.0.1:1\"]",
         "servers = [\"rediss://127.0.0.1:1\"]\nsentinel = \"mymaster\"\nsentinel_password = \"secret\"",
     ),
@@ -607,13 +627,7 @@ const CHANGES: &[(&str, &str, &str)] = &[
 ];
 
 /// The option whose value the page never shows. `quota::stores` has a test that it takes effect.
-const SHOWN_AS_STARS: &str = "quota.password";
-
-/// Options of which there is only one value, so that nothing can change.
-const ONE_VALUE: &[(&str, &str)] = &[
-    ("coordinate.engine", "\"lease\" is its only value"),
-    ("coordinate.limit.engine", "\"lease\" is its only value"),
-];
+const SHOWN_AS_STARS: &str = "quota_store.password";
 
 /// Another value of the same kind; none if this one does not suggest any.
 fn another(value: &str, allowed: &str) -> Option<String> {
@@ -642,9 +656,6 @@ fn another(value: &str, allowed: &str) -> Option<String> {
 fn changed(base: &str, files: &Path) -> (BTreeMap<String, String>, Vec<String>) {
     let (mut configs, mut missing) = (BTreeMap::new(), Vec::new());
     for (path, allowed) in config::catalogue().allowed() {
-        if ONE_VALUE.iter().any(|(one, _)| *one == path) {
-            continue;
-        }
         if let Some((_, from, to)) = CHANGES.iter().find(|it| it.0 == path) {
             let mut config = base.to_owned();
             for (from, to) in from.split('§').zip(to.split('§')) {
@@ -801,7 +812,9 @@ async fn every_reloaded_option_takes_effect_or_is_reported_and_no_waiting_call_i
         {
             // Those of sentinels come with `sentinel`, which needs a restart.
             let named = format!("\"{path}\"");
-            if !path.starts_with("quota.sentinel_") || lines.iter().any(|it| it.contains(&named)) {
+            if !path.starts_with("quota_store.sentinel_")
+                || lines.iter().any(|it| it.contains(&named))
+            {
                 restart.insert(path.clone());
             }
             // To change it back needs a restart, too, and is not to be taken for the next one's.

@@ -118,7 +118,7 @@ impl Stores {
         let mut text = String::new();
         if let Some((_, relay)) = &self.leases {
             text += &format!(
-                "[coordinate]\nengine = \"lease\"\nservers = [\"{}\"]\nexpected_sidecars = 1\n\
+                "[coordinate]\nservers = [\"{}\"]\nexpected_sidecars = 1\n\
                  request_timeout = \"500ms\"\nminimum_interval = \"100ms\"\n\
                  [[coordinate.limit]]\nlimit = \"outstanding\"\nresource = \"vm/outstanding\"\n\
                  safe = 2\n",
@@ -127,9 +127,9 @@ impl Stores {
         }
         let quota = |engine: &str, servers: &str| {
             format!(
-                "[quota]\nengine = \"{engine}\"\nservers = [{servers}]\nexpected_sidecars = 1\n\
-                 [[rate_limit]]\nname = \"all\"\nkind = \"quota\"\napplies_to = \"total\"\n\
-                 total = 1000\nrefresh_window = \"1s\"\non_excess = \"wait\"\n\
+                "[quota_store]\nengine = \"{engine}\"\nservers = [{servers}]\nexpected_sidecars = 1\n\
+                 [[quota]]\nname = \"all\"\napplies_to = \"total\"\n\
+                 total = 1000\nrefresh_window = \"1s\"\non_excess = \"delay\"\n\
                  when_store_away = \"safe\"\nsafe = 50\n"
             )
         };

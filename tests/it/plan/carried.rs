@@ -67,17 +67,15 @@ async fn is_identical(log: &str, calls: usize) {
 }
 
 const QUOTAS: &str = r#"
-    [quota]
+    [quota_store]
     engine = "memory"
-    [[rate_limit]]
+    [[quota]]
     name = "all"
-    kind = "quota"
     applies_to = "total"
     total = 25
     refresh_window = "500ms"
-    [[rate_limit]]
+    [[quota]]
     name = "each"
-    kind = "quota"
     applies_to = "function"
     total = 12
     refresh_window = "700ms"
@@ -93,7 +91,7 @@ async fn calls_that_draw_from_quotas_are_decided_as_in_the_log() {
         // Another total, and one quota less, while calls wait.
         let fewer = first.replace("total = 25", "total = 20");
         let each = fewer.find(
-            r#"[[rate_limit]]
+            r#"[[bucket]]
     name = "each""#,
         );
         let one = &fewer[..each.expect("it has two")];
@@ -163,7 +161,7 @@ async fn leases_of_limits_and_of_a_bucket_are_decided_as_in_the_log() {
     let backend = backend().await;
     let more = format!(
         r#"
-        [[rate_limit]]
+        [[bucket]]
         name = "poller"
         burst = 5
         fill = 60
@@ -213,14 +211,12 @@ async fn leases_of_limits_and_of_a_bucket_are_decided_as_in_the_log() {
 async fn costs_that_are_set_while_calls_wait_are_decided_as_in_the_log() {
     let backend = backend().await;
     let more = r#"
-        [[rate_limit]]
+        [[pace]]
         name = "pace"
-        kind = "paced"
         applies_to = "total"
         rate = 40
-        [[rate_limit]]
+        [[pace]]
         name = "lists"
-        kind = "paced"
         applies_to = "function"
         function = "guest_list"
         rate = 25

@@ -55,9 +55,7 @@ fn config(backend: &Running, postpone: &str, limits: &str) -> String {
 fn limits(first: Option<&str>, fill: u32) -> String {
     let charge = |name: &str| format!("rate_limit = \"{name}\"");
     let rule = |name: &str| {
-        format!(
-            "[[rate_limit]]\nname = \"{name}\"\nburst = 4\nfill = {fill}\non_excess = \"delay\"\n"
-        )
+        format!("[[bucket]]\nname = \"{name}\"\nburst = 4\nfill = {fill}\non_excess = \"delay\"\n")
     };
     let row = |label: &str, weight: u32, charged: Option<&str>| {
         format!(

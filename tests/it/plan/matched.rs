@@ -40,8 +40,7 @@ async fn calls_are_put_into_the_class_that_the_new_config_names() {
 #[tokio::test]
 async fn calls_are_charged_to_the_rate_limit_that_the_new_config_names() {
     let log = steady().await;
-    let slow =
-        "[[rate_limit]]\nname = \"slow\"\nburst = 1\nfill = 20\n[[caller]]\nlabel = \"nova\"\n";
+    let slow = "[[bucket]]\nname = \"slow\"\nburst = 1\nfill = 20\n[[caller]]\nlabel = \"nova\"\n";
     let new = format!(
         "{}\n{slow}match = {{ ip = \"127.0.0.1\", listener = \"test\" }}\nrate_limit = \"slow\"\n",
         same()

@@ -202,7 +202,7 @@ fn bucket(seed: u64) -> Scenario {
     let limits = |fill| Limits {
         window: "total:60",
         more: format!(
-            "[[rate_limit]]\nname = \"batch\"\nburst = 20\nfill = {fill}\n\
+            "[[bucket]]\nname = \"batch\"\nburst = 20\nfill = {fill}\n\
              [[caller]]\nlabel = \"batch\"\nmatch = {{ listener = \"batch\" }}\nrate_limit = \"batch\""
         ),
         ..Limits::none("in_turn")

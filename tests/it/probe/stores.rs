@@ -2,11 +2,11 @@
 
 use super::*;
 
-/// `[quota]` with these lines, and a quota.
+/// `[quota_store]` with these lines, and a quota.
 fn quota(lines: &str) -> String {
     format!(
-        "[quota]\n{lines}\nexpected_sidecars = 2\n[[rate_limit]]\nname = \"q\"\n\
-         kind = \"quota\"\ntotal = 100\nrefresh_window = \"60s\"\napplies_to = \"user\"\n"
+        "[quota_store]\n{lines}\nexpected_sidecars = 2\n[[quota]]\nname = \"q\"\n\
+         total = 100\nrefresh_window = \"60s\"\napplies_to = \"user\"\n"
     )
 }
 
@@ -37,8 +37,9 @@ async fn a_store_that_is_not_there() {
         assert_eq!(check["found"], format!("{name} cannot be used"));
         let cause = check["cause"].as_str().expect("a cause");
         assert!(cause.starts_with("the store is unavailable: "), "{cause}");
-        let cure =
-            format!("start {name} there, let packets through to it, or correct quota.servers");
+        let cure = format!(
+            "start {name} there, let packets through to it, or correct quota_store.servers"
+        );
         assert_eq!(check["cure"], cure);
     }
 }
@@ -87,8 +88,8 @@ async fn a_redis_that_lets_the_sidecar_in_only_with_all_that_it_needs() {
             cause.starts_with("the store wants other credentials: "),
             "{cause}"
         );
-        let cure = "set user and password in [quota] to those of a user of the store \
-                    (TIDEGATE_QUOTA__PASSWORD in a container)";
+        let cure = "set user and password in [quota_store] to those of a user of the store \
+                    (TIDEGATE_QUOTA_STORE__PASSWORD in a container)";
         assert_eq!(check["cure"], cure);
         assert!(!probed.text.contains("wrong\"") && !probed.text.contains("right"));
     }

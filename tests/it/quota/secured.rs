@@ -7,7 +7,7 @@ use crate::authority::{Authority, Issued};
 use crate::sidecar;
 use crate::stores::{Etcd, Redis, Sentinels, ZooKeeper, enable_users, secured_etcd, secured_redis};
 
-/// The lines of `[quota]` for certificates.
+/// The lines of `[quota_store]` for certificates.
 fn certificates(ca: &Authority, shows: &Issued) -> String {
     let (ca, cert, key) = (ca.ca(), shows.cert(), shows.key());
     format!("ca = \"{ca}\"\ncert = \"{cert}\"\nkey = \"{key}\"")

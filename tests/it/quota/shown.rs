@@ -142,7 +142,7 @@ async fn limits_on_the_command_line_have_quotas_and_say_where_they_are_kept() {
         command.args(["limits", "--admin", &sidecar.admin.to_string()]);
         run(command.args(more)).await.out
     };
-    let sidecar = Sidecar::start(&text("[quota]\n")).await;
+    let sidecar = Sidecar::start(&text("[quota_store]\n")).await;
     let request = "GET /guests HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Basic YWxpY2U6eA==\r\n\r\n";
     for _ in 0..5 {
         ask(sidecar.listener("test").await, request.to_owned()).await;
@@ -174,7 +174,7 @@ async fn limits_on_the_command_line_say_that_the_store_is_unavailable() {
     let limits = limit("each", "user", 3, LONG, REJECT);
     let closed = crate::support::closed_port();
     let store = format!(
-        "[quota]\nengine = \"redis\"\nservers = [\"redis://{closed}\"]\nexpected_sidecars = 2\n"
+        "[quota_store]\nengine = \"redis\"\nservers = [\"redis://{closed}\"]\nexpected_sidecars = 2\n"
     );
     let sidecar =
         Sidecar::start(&one_listener(backend.addr, "", &format!("{store}{limits}"))).await;

@@ -340,7 +340,7 @@ async fn a_password_that_rotates_takes_effect_by_a_reload_and_its_line_end_does_
     // Another place of the records is another budget, and takes effect only after a restart.
     sidecar.write_config(&text("right", "\nroot = \"other:\""));
     let lines = sidecar.hang_up("config reloaded").await;
-    let warned = |line: &String| waits(line) && line.contains("\"quota.root\"");
+    let warned = |line: &String| waits(line) && line.contains("\"quota_store.root\"");
     assert!(lines.iter().any(warned), "{lines:#?}");
     assert_eq!(call(address, "").await.status, 200);
 }

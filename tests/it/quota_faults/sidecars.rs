@@ -45,7 +45,7 @@ fn config(plan: &Plan, store: &Store, links: &[Relay], addrs: [SocketAddr; 3]) -
             _ => "",
         };
         format!(
-            "[[rate_limit]]\nname = \"{name}\"\nkind = \"quota\"\napplies_to = \"{applies_to}\"\n\
+            "[[quota]]\nname = \"{name}\"\napplies_to = \"{applies_to}\"\n\
              total = {total}\nrefresh_window = \"{}ms\"\non_excess = \"{on_excess}\"\n\
              when_store_away = \"{}\"\n{safe}",
             plan.window.as_millis(),
@@ -59,7 +59,7 @@ fn config(plan: &Plan, store: &Store, links: &[Relay], addrs: [SocketAddr; 3]) -
          [limits]\nper_window = \"total:100000\"\n\
          outstanding = 0\nmax_wait = \"1s\"\n\
          [costs]\nfunctions = {{ guest_get_info = {EXPENSIVE_COST} }}\n\
-         [quota]\nengine = \"{}\"\n{shared}\
+         [quota_store]\nengine = \"{}\"\n{shared}\
          {}{}\
          [admin]\nbind = \"{admin}\"\n\
          [log]\nformat = \"json\"\n",

@@ -52,7 +52,7 @@ pub(super) fn buckets(
             Err(why) => {
                 let shown = label.map_or(String::new(), |label| format!(" ({label})"));
                 comments += &format!(
-                    "# {}{shown}, {} calls; {why}:\n# [[rate_limit]]\n# name = \"{}\"\n# burst = {}\n# fill = {}\n",
+                    "# {}{shown}, {} calls; {why}:\n# [[bucket]]\n# name = \"{}\"\n# burst = {}\n# fill = {}\n",
                     caller.name,
                     caller.calls,
                     plain(&caller.name),
@@ -83,13 +83,13 @@ fn of(today: &Settings, label: &str, bucket: &Bucket) -> Result<Vec<Change>, &'s
         let others = today.callers.iter();
         let shares = others.filter(|other| other.rate_limit.as_ref() == Some(name));
         if shares.count() > 1 {
-            return Err("it shares its rate limit");
+            return Err("it shares its bucket");
         }
         let limit = today.rate_limits.iter().find(|limit| limit.name == *name);
         let bucket = limit.and_then(|limit| limit.rule.allowance.bucket());
         return match bucket {
             Some(_) => Ok(figures(Place::RateLimit(name.to_string())).into()),
-            None => Err("its rate limit is no bucket"),
+            None => Err("its limit is a pace"),
         };
     }
     let name = unused(today, &plain(label));

@@ -26,9 +26,9 @@ pub(crate) struct Change {
 pub(super) enum Place {
     /// A section that the config has once.
     Section(&'static str),
-    /// The `[[rate_limit]]` of this name, which today's config has.
+    /// The `[[bucket]]` of this name, which today's config has.
     RateLimit(String),
-    /// A new `[[rate_limit]]` of this name.
+    /// A new `[[bucket]]` of this name.
     NewRateLimit(String),
     /// The `[[caller]]` with this label.
     Caller(String),
@@ -185,9 +185,9 @@ pub(crate) fn pasted(changes: &[Change]) -> String {
             if header != Some(place) {
                 text += &match place {
                     Place::Section(section) => format!("[{section}]\n"),
-                    Place::NewRateLimit(name) => format!("[[rate_limit]]\nname = \"{name}\"\n"),
+                    Place::NewRateLimit(name) => format!("[[bucket]]\nname = \"{name}\"\n"),
                     Place::RateLimit(name) => {
-                        format!("# in the [[rate_limit]] with name = \"{name}\":\n")
+                        format!("# in the [[bucket]] with name = \"{name}\":\n")
                     }
                     Place::Caller(label) => {
                         format!("# in the [[caller]] with label = {}:\n", quoted(label))
@@ -299,8 +299,8 @@ mod tests {
             pasted(&changes),
             "[limits]\noutstanding = 4\nmax_wait = \"9s\"\n\
              [queue]\nworkers = 4\n\
-             # in the [[rate_limit]] with name = \"polls\":\n# burst = 3\n\
-             [[rate_limit]]\nname = \"users\"\nburst = 2\n\
+             # in the [[bucket]] with name = \"polls\":\n# burst = 3\n\
+             [[bucket]]\nname = \"users\"\nburst = 2\n\
              # in the [[caller]] with label = 'Nova \"1\"':\n# rate_limit = \"users\"\n"
         );
     }

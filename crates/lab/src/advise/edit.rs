@@ -179,7 +179,7 @@ fn sections(lines: &[Line], header: &str) -> Vec<(usize, usize)> {
 fn section(lines: &[Line], place: &Place) -> Option<(usize, usize)> {
     let header = match place {
         Place::Section(section) => format!("[{section}]"),
-        Place::RateLimit(_) | Place::NewRateLimit(_) => "[[rate_limit]]".to_owned(),
+        Place::RateLimit(_) | Place::NewRateLimit(_) => "[[bucket]]".to_owned(),
         Place::Caller(_) => "[[caller]]".to_owned(),
     };
     let is_single = matches!(place, Place::Section(_));
@@ -209,7 +209,7 @@ fn edit(lines: &mut Vec<Line>, change: &Change) {
         let header = match place {
             Place::Section(section) => vec![format!("[{section}]")],
             Place::NewRateLimit(name) => {
-                vec!["[[rate_limit]]".to_owned(), format!("name = \"{name}\"")]
+                vec!["[[bucket]]".to_owned(), format!("name = \"{name}\"")]
             }
             // Its section is written otherwise than one line for each option.
             Place::RateLimit(_) | Place::Caller(_) => return,

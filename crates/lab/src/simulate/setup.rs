@@ -22,7 +22,7 @@ socket = \"127.0.0.1:2\"
 ";
 
 /// The sections that have an effect in a scenario.
-const SECTIONS: [&str; 5] = ["class", "limits", "queue", "rate_limit", "server"];
+const SECTIONS: [&str; 5] = ["class", "limits", "pace", "queue", "server"];
 
 /// The class of this name.
 pub(super) fn class(settings: &Settings, name: &str) -> Option<Class> {
@@ -61,9 +61,9 @@ pub(super) fn read(section: &Section<'_>) -> Option<Settings> {
     report_useless(section, table);
     let config = load(section, table)?;
     if !config.callers.rate_limits.is_empty() || config.quotas.is_some() {
-        let cause = "a scenario has only paced limits on all calls or on a function";
-        let cure = "give kind = \"paced\", and applies_to = \"total\" or \"function\"";
-        let at = section.mark().inside("rate_limit");
+        let cause = "a scenario has only paces on all calls or on a function";
+        let cure = "give applies_to = \"total\" or \"function\"";
+        let at = section.mark().inside("pace");
         section.notes().error(&at, cause, cure);
     }
     Some(config.admit)

@@ -277,13 +277,13 @@ impl Follower {
             },
             Ok(None) => {
                 return Err(StoreError::Unavailable(Cause::from(format!(
-                    "the sentinel {server} watches no primary named {name:?}: set sentinel in [quota] to a name \
+                    "the sentinel {server} watches no primary named {name:?}: set sentinel in [quota_store] to a name \
                      from its `sentinel monitor` lines"
                 ))));
             }
             Err(error) if error.code() == Some("ERR") => {
                 return Err(StoreError::Unavailable(Cause::from(format!(
-                    "{server} is no sentinel ({error}): give the sentinels as servers in [quota], or leave \
+                    "{server} is no sentinel ({error}): give the sentinels as servers in [quota_store], or leave \
                      sentinel out"
                 ))));
             }

@@ -57,11 +57,11 @@ pub(super) async fn check(
     match (&*word("mode"), &*word("role")) {
         ("cluster", _) => Err(part_of_a_cluster(&server.to_string())),
         ("sentinel", _) => Err(StoreError::Unsuitable(Cause::from(format!(
-            "{server} is a sentinel: set sentinel in [quota] to the name of the primary that it watches"
+            "{server} is a sentinel: set sentinel in [quota_store] to the name of the primary that it watches"
         )))),
         (_, "replica" | "slave") => Err(StoreError::Unavailable(Cause::from(format!(
             "{server} is a replica now and does not write: it is looked up and asked again; if it stays so, name \
-             the primary in [quota], or its sentinels"
+             the primary in [quota_store], or its sentinels"
         )))),
         _ => Ok(()),
     }
@@ -71,7 +71,7 @@ pub(super) async fn check(
 pub(super) fn part_of_a_cluster(server: &str) -> StoreError {
     StoreError::Unsuitable(Cause::from(format!(
         "{server} is a node of a Redis Cluster (cluster-enabled yes), which holds only a part of the keys: name a \
-         Redis without a cluster in [quota], alone or with sentinels"
+         Redis without a cluster in [quota_store], alone or with sentinels"
     )))
 }
 

@@ -116,7 +116,7 @@ mod tests {
     fn check(path: &Path, is_of_authorities: bool, pems: &[String], status: Status, words: &str) {
         fs::write(path, pems.concat()).expect("written");
         let file = CertificateFile {
-            option: "quota.ca",
+            option: "quota_store.ca",
             path: path.to_owned(),
             is_of_authorities,
         };

@@ -79,7 +79,7 @@ fn finding(
     match &obstacle.error {
         StoreError::Unavailable(_) | StoreError::Unknown(_) => {
             let cure = format!(
-                "start {} there, let packets through to it, or correct quota.servers",
+                "start {} there, let packets through to it, or correct quota_store.servers",
                 engine.name()
             );
             let found = format!("{} cannot be used", engine.name());
@@ -92,8 +92,8 @@ fn finding(
             address,
             tried,
             cause,
-            "set user and password in [quota] to those of a user of the store \
-             (TIDEGATE_QUOTA__PASSWORD in a container)",
+            "set user and password in [quota_store] to those of a user of the store \
+             (TIDEGATE_QUOTA_STORE__PASSWORD in a container)",
         ),
         StoreError::Unsuitable(cause) => {
             let cause = cause.to_string();

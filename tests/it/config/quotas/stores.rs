@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn every_store_is_understood_with_its_own_defaults() {
     let engine = |lines: &str| {
-        let store = format!("[quota]\nexpected_sidecars = 2\n{lines}\n{LEAST}");
+        let store = format!("[quota_store]\nexpected_sidecars = 2\n{lines}\n{LEAST}");
         quotas(&store).engine
     };
     let Engine::Etcd(etcd) = engine(
@@ -39,7 +39,7 @@ fn every_store_is_understood_with_its_own_defaults() {
 #[test]
 fn zookeeper_is_understood_and_keeps_the_nodes_of_the_design() {
     let engine = |lines: &str| {
-        let store = "[quota]\nengine = \"zookeeper\"\nexpected_sidecars = 2\n";
+        let store = "[quota_store]\nengine = \"zookeeper\"\nexpected_sidecars = 2\n";
         let Engine::ZooKeeper(settings) = quotas(&format!("{store}{lines}\n{LEAST}")).engine else {
             panic!("it is ZooKeeper");
         };
@@ -69,7 +69,7 @@ fn zookeeper_is_understood_and_keeps_the_nodes_of_the_design() {
 #[test]
 fn redis_is_understood_with_a_password_alone_or_for_a_user() {
     let engine = |lines: &str| {
-        let store = "[quota]\nengine = \"redis\"\nexpected_sidecars = 2\n";
+        let store = "[quota_store]\nengine = \"redis\"\nexpected_sidecars = 2\n";
         let Engine::Redis(settings) = quotas(&format!("{store}{lines}\n{LEAST}")).engine else {
             panic!("it is Redis");
         };
@@ -116,23 +116,33 @@ fn tls_to_etcd_needs_an_authority_to_trust() {
     wrong(
         &store(""),
         "servers",
-        "quota.servers",
+        "quota_store.servers",
         &["authorities", "add ca"],
     );
     wrong(
         &store("ca = \"/no/such\""),
         "ca = ",
-        "quota.ca",
+        "quota_store.ca",
         &["cannot read"],
     );
     let no_key = format!("ca = \"{ca}\"\ncert = \"{cert}\"");
-    wrong(&store(&no_key), "cert = ", "quota.cert", &["no key"]);
+    wrong(&store(&no_key), "cert = ", "quota_store.cert", &["no key"]);
     let no_cert = format!("ca = \"{ca}\"\nkey = \"{key}\"");
-    wrong(&store(&no_cert), "key = ", "quota.key", &["no certificate"]);
+    wrong(
+        &store(&no_cert),
+        "key = ",
+        "quota_store.key",
+        &["no certificate"],
+    );
     let key_as_ca = format!("ca = \"{key}\"");
-    wrong(&store(&key_as_ca), "ca = ", "quota.ca", &["PEM"]);
+    wrong(&store(&key_as_ca), "ca = ", "quota_store.ca", &["PEM"]);
     let no_ca = format!("{ETCD}cert = \"{cert}\"\n{LEAST}");
-    wrong(&no_ca, "cert = ", "quota.cert", &["no effect without ca"]);
+    wrong(
+        &no_ca,
+        "cert = ",
+        "quota_store.cert",
+        &["no effect without ca"],
+    );
 }
 
 /// Addresses of ZooKeeper have no scheme.
@@ -142,7 +152,7 @@ fn zookeeper_is_reached_over_tls_if_there_is_an_authority_to_trust() {
     let ca = files.dir.path().join("clients.crt");
     let store = |lines: &str| {
         let text = format!(
-            "[quota]\nengine = \"zookeeper\"\nexpected_sidecars = 2\nservers = [\"a:1\"]\n{lines}\n{LEAST}"
+            "[quota_store]\nengine = \"zookeeper\"\nexpected_sidecars = 2\nservers = [\"a:1\"]\n{lines}\n{LEAST}"
         );
         let Engine::ZooKeeper(settings) = quotas(&text).engine else {
             panic!("it is ZooKeeper");
@@ -157,14 +167,14 @@ fn zookeeper_is_reached_over_tls_if_there_is_an_authority_to_trust() {
 fn an_invalid_server_is_reported_at_its_place() {
     let check = |engine: &str, servers: &str, words: &[&str]| {
         let store = format!(
-            "[quota]\nengine = \"{engine}\"\nexpected_sidecars = 2\nservers = {servers}\n{LEAST}"
+            "[quota_store]\nengine = \"{engine}\"\nexpected_sidecars = 2\nservers = {servers}\n{LEAST}"
         );
-        wrong(&store, "servers = ", "quota.servers", words);
+        wrong(&store, "servers = ", "quota_store.servers", words);
     };
     let wrong_at = |engine: &str, more: &str, option: &str, words: &[&str]| {
         let store =
-            format!("[quota]\nengine = \"{engine}\"\nexpected_sidecars = 2\n{more}\n{LEAST}");
-        let (line, key) = (format!("{option} = "), format!("quota.{option}"));
+            format!("[quota_store]\nengine = \"{engine}\"\nexpected_sidecars = 2\n{more}\n{LEAST}");
+        let (line, key) = (format!("{option} = "), format!("quota_store.{option}"));
         wrong(&store, &line, &key, words);
     };
     check(
@@ -231,7 +241,7 @@ fn an_invalid_server_is_reported_at_its_place() {
 fn an_option_of_another_engine_is_reported() {
     let check = |store: &str, line: &str, key: &str, words: &[&str]| {
         wrong(
-            &format!("[quota]\n{store}{line}\n{LEAST}"),
+            &format!("[quota_store]\n{store}{line}\n{LEAST}"),
             line,
             key,
             words,
@@ -241,43 +251,53 @@ fn an_option_of_another_engine_is_reported() {
     check(
         "",
         "servers = [\"a:1\"]",
-        "quota.servers",
+        "quota_store.servers",
         &["in memory", cure],
     );
-    check("", "user = \"u\"", "quota.user", &["in memory", cure]);
+    check("", "user = \"u\"", "quota_store.user", &["in memory", cure]);
     check(
         "",
         "password = \"p\"",
-        "quota.password",
+        "quota_store.password",
         &["in memory", cure],
     );
-    check("", "root = \"/q\"", "quota.root", &["in memory", cure]);
+    check(
+        "",
+        "root = \"/q\"",
+        "quota_store.root",
+        &["in memory", cure],
+    );
     check(
         "",
         "session_timeout = \"4s\"",
-        "quota.session_timeout",
+        "quota_store.session_timeout",
         &["in memory", cure],
     );
     check(
         "",
         "expected_sidecars = 2",
-        "quota.expected_sidecars",
+        "quota_store.expected_sidecars",
         &["no other sidecar"],
     );
-    check("", "ca = \"/ca.pem\"", "quota.ca", &["in memory", cure]);
-    good(&format!("[quota]\nexpected_sidecars = 1\n{LEAST}"));
+    check(
+        "",
+        "ca = \"/ca.pem\"",
+        "quota_store.ca",
+        &["in memory", cure],
+    );
+    good(&format!("[quota_store]\nexpected_sidecars = 1\n{LEAST}"));
 
     let zookeeper = "engine = \"zookeeper\"\nexpected_sidecars = 2\nservers = [\"a:1\"]\n";
     check(
         zookeeper,
         "cert = \"/t.crt\"",
-        "quota.cert",
+        "quota_store.cert",
         &["no effect without ca"],
     );
     check(
         zookeeper,
         "key = \"/t.key\"",
-        "quota.key",
+        "quota_store.key",
         &["no effect without ca"],
     );
     for root in [
@@ -290,44 +310,49 @@ fn an_option_of_another_engine_is_reported() {
         "/zookeeper/quota",
     ] {
         let line = format!("root = \"{root}\"");
-        check(zookeeper, &line, "quota.root", &["the node's whole path"]);
+        check(
+            zookeeper,
+            &line,
+            "quota_store.root",
+            &["the node's whole path"],
+        );
     }
     check(
         zookeeper,
         "password = \"p\"",
-        "quota.password",
+        "quota_store.password",
         &["the user of this password"],
     );
     let etcd = "engine = \"etcd\"\nexpected_sidecars = 2\nservers = [\"http://a:1\"]\n";
     check(
         etcd,
         "root = \"/quota\"",
-        "quota.root",
+        "quota_store.root",
         &["end with a slash"],
     );
-    check(etcd, "root = \"\"", "quota.root", &["empty"]);
+    check(etcd, "root = \"\"", "quota_store.root", &["empty"]);
     check(
         etcd,
         "session_timeout = \"500ms\"",
-        "quota.session_timeout",
+        "quota_store.session_timeout",
         &["1s to 1h"],
     );
     check(
         etcd,
         "expected_sidecars_max = 3",
-        "quota.expected_sidecars_max",
+        "quota_store.expected_sidecars_max",
         &["did you mean"],
     );
 }
 
 #[test]
 fn a_user_of_zookeeper_has_no_colon() {
-    let store = "[quota]\nengine = \"zookeeper\"\nexpected_sidecars = 2\nservers = [\"a:1\"]\n\
+    let store = "[quota_store]\nengine = \"zookeeper\"\nexpected_sidecars = 2\nservers = [\"a:1\"]\n\
                  password = \"p\"\nuser = \"a:b\"\n";
     wrong(
         &format!("{store}{LEAST}"),
         "user = ",
-        "quota.user",
+        "quota_store.user",
         &["no colon"],
     );
 }
@@ -346,7 +371,7 @@ fn a_password_is_never_shown() {
             _ => String::new(),
         };
         let text = format!(
-            "[quota]\nengine = \"{engine}\"\nservers = [\"{server}\"]\nuser = \"ann\"\n\
+            "[quota_store]\nengine = \"{engine}\"\nservers = [\"{server}\"]\nuser = \"ann\"\n\
              password = \"{secret}\"\n{more}expected_sidecars = 2\n{LEAST}"
         );
         let config = good(&text);
@@ -371,11 +396,14 @@ fn a_password_is_never_shown() {
         let inside = format!("{scheme}//ann:{secret}@{rest}");
         let inside = inside.trim_start_matches('/').to_owned();
         let text = format!(
-            "[quota]\nengine = \"{engine}\"\nservers = [\"{inside}\"]\nexpected_sidecars = 2\n{LEAST}"
+            "[quota_store]\nengine = \"{engine}\"\nservers = [\"{inside}\"]\nexpected_sidecars = 2\n{LEAST}"
         );
         let problems = read(&with(&text)).expect_err("a password in an address");
         let plain = problems.to_string();
-        assert!(plain.contains("user and password in [quota]"), "{plain}");
+        assert!(
+            plain.contains("user and password in [quota_store]"),
+            "{plain}"
+        );
         assert!(!plain.contains(secret), "{plain}");
         if server.contains("//") {
             assert!(!problems.render(true).contains(secret));
@@ -384,7 +412,7 @@ fn a_password_is_never_shown() {
     let number = format!("{ETCD}user = \"u\"\npassword = {}\n{LEAST}", "[\"s3cr3t\"]");
     let told = read(&with(&number)).expect_err("a list").to_string();
     assert!(
-        told.contains("quota.password") && !told.contains(secret),
+        told.contains("quota_store.password") && !told.contains(secret),
         "{told}"
     );
 }
