@@ -96,7 +96,7 @@ manifests: .venv-docs promtool
 loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test -p tidegate-limits --lib --target-dir target/loom loom
 
-# Changes the decision core in one place at a time, and reports which changes no test notices: docs/mutants.md.
+# Changes the decision core in one place at a time, and reports which changes no test notices: docs/reports/mutants.md.
 # It runs for at most HOURS; the next run continues. If the core or its tests changed, all mutants run again; with
 # MUTANTS=--keep, only those of changed files. Not a part of .ci/run.
 HOURS ?= 3
@@ -144,30 +144,30 @@ order:
 	$(CARGO) build -p tidegate-lab
 	python3 link/order.py target/release/tidegate target/debug/tidegate-lab
 
-# Tidegate beside HAProxy, nginx and two bare proxies; half an hour. Writes docs/benchmarks.md. ONLY=http measures a
+# Tidegate beside HAProxy, nginx and two bare proxies; half an hour. Writes docs/reports/benchmarks.md. ONLY=http measures a
 # part, prints its tables and writes nothing: socket, http, memory, storm, users, callers, core.
 ROUNDS ?= 7
 bench:
 	sh benches/compare.sh --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
 
-# What the history and its viewers cost; three minutes. Replaces their part of docs/benchmarks.md.
+# What the history and its viewers cost; three minutes. Replaces their part of docs/reports/benchmarks.md.
 bench-viewers:
 	$(CARGO) build --release --workspace --quiet
 	python3 benches/viewers.py
 
-# What spans cost; three minutes. Replaces their part of docs/benchmarks.md.
+# What spans cost; three minutes. Replaces their part of docs/reports/benchmarks.md.
 bench-spans:
 	$(CARGO) build --release --workspace --quiet
 	python3 benches/spans.py
 
 # Long bodies and WebSocket tunnels beside HAProxy, and memory after unusual requests; five minutes. Replaces their part of
-# docs/benchmarks.md.
+# docs/reports/benchmarks.md.
 bench-streams: faults-tools
 	$(CARGO) build --release --workspace --quiet
 	python3 benches/streams.py
 
 # Instructions, allocations and system calls of one call, by stage; needs valgrind. Replaces their part of
-# docs/benchmarks.md. AGAINST is an older binary with its symbols, to compare.
+# docs/reports/benchmarks.md. AGAINST is an older binary with its symbols, to compare.
 bench-instructions:
 	$(CARGO) rustc --release --bin tidegate -- -C strip=none
 	$(CARGO) build -p tidegate-lab
@@ -193,25 +193,25 @@ quota-faults: stores
 	WINDOWS=$(WINDOWS) RUNS=$(RUNS) ZOOKEEPER_FSYNC=yes \
 	  $(CARGO) test --test it quota_faults::the_long_run -- --ignored --nocapture
 
-# Every state of the process with every fault, over each protocol; writes docs/reference/faults.md.
+# Every state of the process with every fault, over each protocol; writes docs/reports/faults.md.
 # CELLS=... runs only those whose names contain it ("HTTP / idle"), and writes nothing.
 CELLS ?=
 faults: stores faults-tools
 	CELLS="$(CELLS)" $(CARGO) test --test it faults::the_matrix -- --exact --ignored --nocapture
 
-# Ten minutes of calls, restarts and reloads, on HAProxy beside it; writes into docs/reference/faults.md.
+# Ten minutes of calls, restarts and reloads, on HAProxy beside it; writes into docs/reports/faults.md.
 MINUTES ?= 10
 soak: faults-tools
 	MINUTES=$(MINUTES) $(CARGO) test --test it faults::the_soak -- --exact --ignored --nocapture
 
-# What `tidegate plan` predicts beside what the real process does; writes docs/reference/predictions.md.
+# What `tidegate plan` predicts beside what the real process does; writes docs/reports/predictions.md.
 # ONLY=... runs only the rows whose names contain it, and writes nothing. TIDEGATE_SEED changes the load.
 ONLY ?=
 predict:
 	ONLY="$(ONLY)" $(CARGO) test --test it predictions::the_table -- --exact --ignored --nocapture
 
 # Every request of tests/http_corpus through Tidegate, HAProxy and nginx, all three as processes of the test; two
-# minutes. Writes docs/reference/http-corpus.md.
+# minutes. Writes docs/reports/http-corpus.md.
 corpus-peers: faults-tools
 	@command -v nginx >/dev/null || { \
 	  echo "installing nginx"; \

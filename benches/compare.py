@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tidegate beside HAProxy and nginx, in one run, on loopback. Writes docs/benchmarks.md.
+"""Tidegate beside HAProxy and nginx, in one run, on loopback. Writes docs/reports/benchmarks.md.
 
 usage: compare.py [--rounds N] [--seconds S] [--only PART,PART] [--write] [--binary FILE] [--against FILE] [--out FILE]
 
@@ -37,7 +37,7 @@ parser.add_argument('--only', default=','.join(PARTS))
 parser.add_argument('--write', action='store_true', help='also what --only measures')
 parser.add_argument('--binary', default=peers.BIN, help='the tidegate to measure')
 parser.add_argument('--against', help='an older tidegate to measure beside it')
-parser.add_argument('--out', default=os.path.join(ROOT, 'docs', 'benchmarks.md'))
+parser.add_argument('--out', default=os.path.join(ROOT, 'docs', 'reports', 'benchmarks.md'))
 opts = parser.parse_args()
 BIN = peers.BIN = os.path.abspath(opts.binary)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Instructions, allocations and system calls of one call, by stage. Replaces their part of docs/benchmarks.md.
+"""Instructions, allocations and system calls of one call, by stage. Replaces their part of docs/reports/benchmarks.md.
 
 usage: instructions.py BINARY LAB [--out FILE] [--against OLDER]
 
@@ -28,7 +28,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument('binary')
 parser.add_argument('lab')
 parser.add_argument('--against', help='an older binary, with its symbols')
-parser.add_argument('--out', default=os.path.join(ROOT, 'docs', 'benchmarks.md'))
+parser.add_argument('--out', default=os.path.join(ROOT, 'docs', 'reports', 'benchmarks.md'))
 opts = parser.parse_args()
 LAB = os.path.abspath(opts.lab)
 WORK = tempfile.mkdtemp(prefix='tidegate-instructions-')

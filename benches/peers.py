@@ -296,7 +296,7 @@ def options(text, rounds, seconds):
     parser.add_argument('--seconds', type=float, default=seconds, help='of one run')
     parser.add_argument('--rate', type=int, default=5000, help='calls a second')
     parser.add_argument('--binary', default=BIN, help='the tidegate to measure')
-    parser.add_argument('--out', default=os.path.join(ROOT, 'docs', 'benchmarks.md'))
+    parser.add_argument('--out', default=os.path.join(ROOT, 'docs', 'reports', 'benchmarks.md'))
     return parser.parse_args()
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the history and its viewers cost, in one run, on loopback. Replaces their part of docs/benchmarks.md.
+"""What the history and its viewers cost, in one run, on loopback. Replaces their part of docs/reports/benchmarks.md.
 
 usage: viewers.py [--rounds N] [--seconds S] [--rate R] [--binary FILE] [--out FILE]
 

@@ -90,7 +90,7 @@ The config of
 The options that most configs have are in
 .IR /usr/share/doc/tidegate/config.toml.example ,
 and all of them in
-.IR /usr/share/doc/tidegate/options.md .
+.IR /usr/share/doc/tidegate/docs/reference/options.md .
 .TP
 .I /etc/tidegate/environment
 Environment variables of the service, such as the admin token.

@@ -31,6 +31,10 @@ CARGO_CYCLONEDX = "cargo-cyclonedx@0.5.9"
 FOLDERS = (
     "/etc/tidegate",
     "/usr/share/doc/@NAME@",
+    "/usr/share/doc/@NAME@/docs",
+    "/usr/share/doc/@NAME@/docs/explanation",
+    "/usr/share/doc/@NAME@/docs/how-to",
+    "/usr/share/doc/@NAME@/docs/reference",
     "/usr/share/doc/@NAME@/examples",
     "/usr/share/fish",
     "/usr/share/fish/vendor_completions.d",
@@ -39,6 +43,8 @@ FOLDERS = (
     "/usr/share/zsh",
     "/usr/share/zsh/site-functions",
 )
+# The pages that messages, options and alerts name, and those beside them. Messages name them from the root: docs/how-to/runbook.md.
+PAGES = ("explanation", "how-to", "reference")
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,7 @@ def owner_of(page):
 
 
 def files_of_the_sidecar(docs, config):
-    return [
+    found = [
         File(HERE / "sysusers.conf", "/usr/lib/sysusers.d/tidegate.conf"),
         File(config, "/etc/tidegate/config.toml", is_config=True),
         File(HERE / "environment", "/etc/tidegate/environment", 0o600, is_config=True),
@@ -150,6 +156,8 @@ def files_of_the_sidecar(docs, config):
         File(HERE / "prometheus/alerts.yml", f"{docs}/examples/prometheus-alerts.yml"),
         File(HERE / "prometheus/rules.yml", f"{docs}/examples/prometheus-rules.yml"),
     ]
+    pages = [page for folder in PAGES for page in (ROOT / "docs" / folder).glob("*.md")]
+    return found + [File(page, f"{docs}/{page.relative_to(ROOT)}") for page in pages]
 
 
 def contents(file, kind):

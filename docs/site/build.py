@@ -1,7 +1,7 @@
 """Builds the documents as one site, for `make site`.
 
 The same Markdown files are the source of the site. This copies them to a folder of its own, gives each folder that a page
-links to a page with its files, and makes the menu from the lists in docs/index.md. Sphinx does the rest. Every warning is a
+links to a page with its files, and makes the menu from the lists in docs/index.md and of the pages that list others. Sphinx does the rest. Every warning is a
 failure: a link to a file or a heading that does not exist, and a page that is in no list.
 
     python docs/site/build.py OUT [--root ROOT]
@@ -17,6 +17,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 INDEX = "docs/index.md"
+# Pages that list others, below the index.
+LISTS = ["docs/sharing.md", "docs/engineers.md", "docs/decisions/index.md"]
 AT_THE_ROOT = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 FENCE = re.compile(r"^ *(```+|~~~+)", re.MULTILINE)
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
@@ -44,11 +46,12 @@ def pages(root):
     return found
 
 
-def menu(index):
-    """The sections of the index with a list, each with the names and the targets of its links."""
-    for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
+def menu(root, path):
+    """The sections of an index with a list, each with the names and the targets of its links."""
+    folder = os.path.dirname(path)
+    for section in re.split(r"^##? ", (root / path).read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         caption, _, body = section.partition("\n")
-        entries = [(name, os.path.normpath(f"docs/{target}")) for name, target in ENTRY.findall(body)]
+        entries = [(name, os.path.normpath(f"{folder}/{target}")) for name, target in ENTRY.findall(body)]
         if entries:
             yield caption.strip(), entries
 
@@ -121,9 +124,8 @@ def stage(root, folder):
     source = Source(root, folder)
     for page in sorted(source.pages):
         source.page(page)
-    index = (root / INDEX).read_text(encoding="utf-8")
-    sections = list(menu(index))
-    listed = {target for _, entries in sections for _, target in entries}
+    menus = {path: list(menu(root, path)) for path in [INDEX] + LISTS if (root / path).is_file()}
+    listed = {target for sections in menus.values() for _, entries in sections for _, target in entries}
     made = set()
     # A page of a folder can link to further folders.
     while new := sorted(source.folders - made):
@@ -131,15 +133,16 @@ def stage(root, folder):
             source.folder_page(linked, linked.as_posix() in listed)
         made.update(new)
 
-    trees = []
-    for caption, entries in sections:
-        tree = f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n"
-        for name, target in entries:
-            page = f"{target}/files" if (root / target).is_dir() else target.removesuffix(".md")
-            tree += f"{name} </{page}>\n"
-        trees.append(f"{tree}```\n")
-    copied = folder / INDEX
-    copied.write_text(copied.read_text(encoding="utf-8") + "\n" + "\n".join(trees), encoding="utf-8")
+    for path, sections in menus.items():
+        trees = []
+        for caption, entries in sections:
+            tree = f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n"
+            for name, target in entries:
+                page = f"{target}/files" if (root / target).is_dir() else target.removesuffix(".md")
+                tree += f"{name} </{page}>\n"
+            trees.append(f"{tree}```\n")
+        copied = folder / path
+        copied.write_text(copied.read_text(encoding="utf-8") + "\n" + "\n".join(trees), encoding="utf-8")
 
 
 def version(root):

@@ -262,16 +262,25 @@ fn a_dead_link_is_found_out() {
     );
 }
 
-/// The pages that no list of the index names, by themselves or with their folder.
-fn unlisted<'a>(index: &str, pages: &'a [String]) -> Vec<&'a str> {
-    let listed: BTreeSet<PathBuf> = index
-        .lines()
-        .filter_map(|line| {
+/// The index for users, and the pages that list others.
+const INDEXES: [&str; 4] = [
+    "docs/index.md",
+    "docs/sharing.md",
+    "docs/engineers.md",
+    "docs/decisions/index.md",
+];
+
+/// The pages that no list of an index names, by themselves or with their folder.
+fn unlisted<'a>(indexes: &[(&str, String)], pages: &'a [String]) -> Vec<&'a str> {
+    let targets = |(path, index): &(&str, String)| -> Vec<PathBuf> {
+        let folder = root().join(path).parent().expect("a folder").to_owned();
+        let target = |line: &str| {
             let (_, rest) = line.strip_prefix("- [")?.split_once("](")?;
-            let target = rest.split(')').next()?;
-            root().join("docs").join(target).canonicalize().ok()
-        })
-        .collect();
+            folder.join(rest.split(')').next()?).canonicalize().ok()
+        };
+        index.lines().filter_map(target).collect()
+    };
+    let listed: BTreeSet<PathBuf> = indexes.iter().flat_map(targets).collect();
     let is_listed = |page: &&String| {
         let page = root().join(page).canonicalize().expect("a page exists");
         let folder = page.parent().expect("a page is in a folder");
@@ -279,19 +288,66 @@ fn unlisted<'a>(index: &str, pages: &'a [String]) -> Vec<&'a str> {
     };
     pages
         .iter()
-        .filter(|page| *page != "docs/index.md" && !is_listed(page))
+        .filter(|page| *page != INDEXES[0] && !is_listed(page))
         .map(String::as_str)
         .collect()
 }
 
 #[test]
 fn every_page_is_in_a_list_of_the_index() {
-    let index = read("docs/index.md");
+    let mut indexes = INDEXES.map(|path| (path, read(path)));
     let pages = documents();
-    assert_eq!(unlisted(&index, &pages), [""; 0]);
+    assert_eq!(unlisted(&indexes, &pages), [""; 0]);
     let line = "- [Security](../SECURITY.md)";
+    let index = &mut indexes[0].1;
     assert!(index.lines().any(|it| it == line), "the index has {line}");
-    assert_eq!(unlisted(&index.replace(line, ""), &pages), ["SECURITY.md"]);
+    *index = index.replace(line, "");
+    assert_eq!(unlisted(&indexes, &pages), ["SECURITY.md"]);
+}
+
+#[test]
+fn packages_install_each_page_that_a_message_or_an_alert_names() {
+    let installed = ["docs/explanation/", "docs/how-to/", "docs/reference/"];
+    let pack = read("packaging/pack.py");
+    for folder in installed {
+        let name = folder.trim_start_matches("docs/").trim_end_matches('/');
+        assert!(pack.contains(&format!("\"{name}\"")), "{folder}");
+    }
+    let mut texts = vec![read("packaging/prometheus/alerts.yml")];
+    let mut folders = vec![root().join("src"), root().join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            match path.extension().and_then(|it| it.to_str()) {
+                Some("rs") => texts.push(fs::read_to_string(&path).expect("a file in UTF-8")),
+                _ if path.is_dir() => folders.push(path),
+                _ => {}
+            }
+        }
+    }
+    // Comments name pages for engineers, too; the docs of an option are shown.
+    let shown = texts.iter().flat_map(|text| text.lines());
+    let shown = shown.filter(|line| !line.trim_start().starts_with("//! "));
+    let named = shown.filter_map(|line| {
+        let (_, rest) = line.split_once("docs/")?;
+        let (page, _) = rest.split_once(".md")?;
+        Some(format!("docs/{page}.md"))
+    });
+    let named: BTreeSet<String> = named.collect();
+    assert!(named.len() > 10, "{named:?}");
+    for page in named {
+        assert!(root().join(&page).exists(), "{page} does not exist");
+        let is_installed = installed.iter().any(|folder| page.starts_with(folder));
+        assert!(is_installed, "{page} is named and not installed");
+    }
+}
+
+#[test]
+fn the_users_index_has_few_links_and_no_report() {
+    let index = read("docs/index.md");
+    let links = index.matches("](").count();
+    assert!(links <= 45, "{links} links");
+    assert!(!index.contains("](reports"), "reports are for engineers");
 }
 
 #[test]
@@ -342,14 +398,18 @@ fn the_lexicon_has_no_word_twice() {
 fn a_decision_says_what_it_is_about_and_what_would_undo_it() {
     let decisions: Vec<String> = documents()
         .into_iter()
-        .filter(|path| path.contains("/decisions/"))
+        .filter(|path| path.contains("/decisions/") && !path.ends_with("/index.md"))
         .collect();
     assert!(!decisions.is_empty());
+    let index = read("docs/decisions/index.md");
     for (path, number) in decisions.iter().zip(1..) {
         let name = path.rsplit('/').next().expect("a path has a name");
         let text = read(path);
         assert!(name.starts_with(&format!("{number:04}-")), "{path}");
         assert!(text.starts_with(&format!("# {number:04}: ")), "{path}");
+        let title = text.lines().next().expect("a title").trim_start_matches("# ");
+        let line = format!("- [{title}]({name})");
+        assert!(index.contains(&line), "the index of decisions lacks {line}");
         let mut rest = &*text;
         for heading in [
             "Problem",

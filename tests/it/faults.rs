@@ -3,7 +3,7 @@
 //! A cell runs a process of its own. After the fault it gives account: every slot at rest,
 //! descriptors and memory as before, every call told exactly once and as what became of it, and the
 //! limits kept, as a recorder at the backend saw it. `make faults` runs all cells and writes
-//! docs/reference/faults.md; a part of them runs with every test.
+//! docs/reports/faults.md; a part of them runs with every test.
 
 mod account;
 mod backend;

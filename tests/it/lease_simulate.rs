@@ -81,7 +81,7 @@ fn with_safe_shares_no_client_ever_has_nothing() {
     assert_eq!(above(&outcome), 0);
 }
 
-/// An example of docs/reference/leases-simulation.md.
+/// An example of docs/reports/leases-simulation.md.
 #[test]
 fn with_a_safe_share_for_each_of_45_clients_every_scenario_holds() {
     let mut arguments = arguments(&[], 1);

@@ -3,7 +3,7 @@
 //!
 //! Both runs have the same seeded load, also the same service times, before a backend of their own. The prediction is
 //! right if the share of refused calls and the p95 of waits are within bounds. `make predict` runs
-//! all scenarios and writes docs/reference/predictions.md.
+//! all scenarios and writes docs/reports/predictions.md.
 
 mod judge;
 mod load;

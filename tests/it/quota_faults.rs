@@ -4,7 +4,7 @@
 //!
 //! Each call draws from two budgets: its user's, and that of all. `tidegate audit`, which reads
 //! the access logs, and the arrivals at the backend show whether any was exceeded.
-//! docs/reference/quota-faults.md has the figures of the long run, `make quota-faults`.
+//! docs/reports/quota-faults.md has the figures of the long run, `make quota-faults`.
 
 mod account;
 mod backend;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Changes the decision core in one place at a time and checks whether a test notices.
 
-    python3 tests/mutants/run.py                  runs each mutant without a result, and writes docs/mutants.md
+    python3 tests/mutants/run.py                  runs each mutant without a result, and writes docs/reports/mutants.md
     python3 tests/mutants/run.py --keep           the same, but keeps results from before a change of another file
     python3 tests/mutants/run.py --check          only checks that every line of the lists exists
     python3 tests/mutants/run.py --only NAME …    runs mutants whose name contains NAME, also those with a result
@@ -39,7 +39,7 @@ WORK = ROOT / "target" / "mutants"
 TREE = WORK / "tree"
 RESULTS = WORK / "results.json"
 BASELINE = WORK / "baseline.json"
-REPORT = ROOT / "docs" / "mutants.md"
+REPORT = ROOT / "docs" / "reports" / "mutants.md"
 GROUPS = [
     "fairness",
     "progress",

@@ -430,7 +430,7 @@ impl Cell {
             }
             (Row::FailOver, _) if column.is_of_the_store() => {
                 "one config has one store: its other faults are tested with Redis in the rows \
-                 above, and with etcd and ZooKeeper in docs/reference/quota-faults.md"
+                 above, and with etcd and ZooKeeper in docs/reports/quota-faults.md"
             }
             (Row::FailOver, _) if is_tcp => {
                 "calls of all protocols draw from a quota in the same way; HTTP and socket run it"

@@ -1,4 +1,4 @@
-//! docs/reference/faults.md, as far as a run writes it.
+//! docs/reports/faults.md, as far as a run writes it.
 
 use std::path::Path;
 
@@ -23,8 +23,8 @@ pub(super) fn write(all: &[(Under, Ran)]) {
 
 /// Replaces what stands in the document between two lines.
 pub(super) fn put(begins: &str, ends: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/faults.md");
-    let document = std::fs::read_to_string(&path).expect("docs/reference/faults.md is there");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reports/faults.md");
+    let document = std::fs::read_to_string(&path).expect("docs/reports/faults.md is there");
     let (before, rest) = document.split_once(begins).expect("the first mark");
     let (_, after) = rest.split_once(ends).expect("the second mark");
     let document = format!("{before}{begins}\n{text}{ends}{after}");

@@ -1,5 +1,5 @@
 //! Sends the requests through HAProxy and nginx, and shows what reaches the backend behind each. Writes
-//! `docs/reference/http-corpus.md`.
+//! `docs/reports/http-corpus.md`.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -260,7 +260,7 @@ fn page(columns: &[(String, Vec<Observed>)]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs HAProxy and nginx, and writes docs/reference/http-corpus.md: make corpus-peers"]
+#[ignore = "needs HAProxy and nginx, and writes docs/reports/http-corpus.md: make corpus-peers"]
 async fn the_table() {
     let columns = all().await;
     let mut lines = String::new();
@@ -276,7 +276,7 @@ async fn the_table() {
     // Every case, for a closer look.
     let every = Path::new(env!("CARGO_TARGET_TMPDIR")).join("http-corpus.jsonl");
     std::fs::write(every, lines).expect("the folder of the tests");
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/http-corpus.md");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reports/http-corpus.md");
     std::fs::write(docs, page(&columns)).expect("the docs can be written to");
     let own = &columns[0].1;
     let ambiguous: Vec<_> = own.iter().filter(|it| !it.doubts.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! docs/reference/predictions.md, as far as a run writes it.
+//! docs/reports/predictions.md, as far as a run writes it.
 
 use std::path::Path;
 
@@ -50,8 +50,8 @@ pub(super) fn write(all: &[Judged], seed: u64) {
     let rows: String = all.iter().map(rows).collect();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let machine = format!("Seed {seed}, on a machine with {cores} cores.");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/predictions.md");
-    let document = std::fs::read_to_string(&path).expect("docs/reference/predictions.md is there");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reports/predictions.md");
+    let document = std::fs::read_to_string(&path).expect("docs/reports/predictions.md is there");
     let (before, rest) = document.split_once(BEGINS).expect("the first mark");
     let (_, after) = rest.split_once(ENDS).expect("the second mark");
     let document = format!("{before}{BEGINS}\n\n{machine}\n\n{HEADING}{rows}\n{ENDS}{after}");

@@ -5,7 +5,7 @@
 //! resource of 500, clients whose demand changes at random, and mishaps.
 //! [`tidegate_leases::server::CapacityServer`] decides, with the rule by which its
 //! clients ask again. Only the clock, the network and the elections are simulated.
-//! docs/reference/leases-simulation.md explains the columns.
+//! docs/reports/leases-simulation.md explains the columns.
 
 mod model;
 mod scenario;
