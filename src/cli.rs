@@ -56,8 +56,10 @@ enum Command {
     Pause(tools::pause::PauseArguments),
     /// End a pause, at once or with limits that grow
     Resume(tools::pause::ResumeArguments),
-    /// Lower a limit for a while, or end that with --undo
-    Limit(tools::pause::LimitArguments),
+    /// Lower a limit for a while
+    Lower(tools::pause::LowerArguments),
+    /// Let a lowered limit have its own value again
+    Restore(tools::pause::RestoreArguments),
 
     /// Find out from access logs whether a limit was ever exceeded. Exit 0 no, 1 yes, 2 unknown
     Audit(tools::programs::Arguments),
@@ -89,7 +91,49 @@ struct ConfigFile {
 /// The options of the commands of other programs are in the definitions of those.
 #[must_use]
 pub fn definition() -> clap::Command {
-    Cli::command()
+    let command = Cli::command();
+    let groups = groups(&command);
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{groups}\nOptions:\n{{options}}\n"
+    ))
+}
+
+/// The commands by what they are for, in the order of the help.
+const GROUPS: &[(&str, &[&str])] = &[
+    (
+        "Run",
+        &["serve", "check", "init", "lease-server", "lease-agent"],
+    ),
+    (
+        "Ask a running sidecar",
+        &["healthcheck", "limits", "callers", "explain", "top"],
+    ),
+    (
+        "Act on a running sidecar",
+        &["pause", "resume", "lower", "restore"],
+    ),
+    ("Work on logs", &["advise", "plan", "audit"]),
+    (
+        "Try it, without a backend of yours",
+        &["demo", "simulate", "backend", "bench"],
+    ),
+];
+
+/// The commands in groups, each with the first line of its own help.
+fn groups(command: &clap::Command) -> String {
+    let styles = command.get_styles();
+    let (heading, literal) = (styles.get_header(), styles.get_literal());
+    let mut text = String::new();
+    for (name, commands) in GROUPS {
+        text += &format!("\n{heading}{name}:{heading:#}\n");
+        // A build can lack some.
+        for command in commands.iter().filter_map(|it| command.find_subcommand(it)) {
+            let about = command.get_about().map(ToString::to_string);
+            let (name, about) = (command.get_name(), about.unwrap_or_default());
+            text += &format!("  {literal}{name:<13}{literal:#} {about}\n");
+        }
+    }
+    text
 }
 
 /// Runs the command. Exit code 0 good, 1 bad, 2 wrong usage.
@@ -124,7 +168,8 @@ pub fn main() -> ExitCode {
         Command::Explain(arguments) => tools::explain::run(&arguments),
         Command::Pause(arguments) => tools::pause::pause(&arguments),
         Command::Resume(arguments) => tools::pause::resume(&arguments),
-        Command::Limit(arguments) => tools::pause::limit(&arguments),
+        Command::Lower(arguments) => tools::pause::lower(&arguments),
+        Command::Restore(arguments) => tools::pause::restore(&arguments),
         Command::Audit(arguments) => run(LAB, "audit", &arguments),
         Command::Plan(arguments) => run(LAB, "plan", &arguments),
         Command::Advise(arguments) => run(LAB, "advise", &arguments),

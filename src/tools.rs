@@ -1,5 +1,6 @@
 //! The commands: the sidecar, what is asked of a running one, and what is put around it.
 
+mod address;
 pub(crate) mod callers;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod check;

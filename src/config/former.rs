@@ -4,7 +4,7 @@ use crate::options::shown::shortened;
 use crate::options::tree::{Node, Table, Value};
 use crate::options::{At, Mistake};
 
-/// What to write in place of a name that is no option any more, each with its place and the rest of its key. Empty for
+/// Cures: what to write in place of a name that is no option any more, each with its place and the rest of its key. Empty for
 /// all others.
 pub(super) fn instead(path: &str, node: &Node) -> Vec<(At, Mistake)> {
     let at_name =
@@ -36,7 +36,7 @@ pub(super) fn instead(path: &str, node: &Node) -> Vec<(At, Mistake)> {
     }
 }
 
-/// What a `[[rate_limit]]` is now, with the keys that it has.
+/// The mistake of a `[[rate_limit]]`: its section now, with the keys that it has.
 fn of_rate_limit(table: &Table) -> Mistake {
     let section = match table.get("kind").and_then(Node::text) {
         Some("paced") => "[[pace]]",

@@ -301,7 +301,7 @@ impl Definition {
         writeln!(page, "{text}#   {}\n{aside}{key} = {value}", self.allowed).expect(ALWAYS);
     }
 
-    /// What the example shows: whether in a comment, and the value.
+    /// The line of the example: whether in a comment, and the value.
     fn line(&self, is_aside: bool) -> (&'static str, &str) {
         let default = || {
             self.default

@@ -245,7 +245,7 @@ impl<T> Opt<T> {
         Self { example, ..self }
     }
 
-    /// One of the options that most configs have, with its place among them.
+    /// An option that most configs have, with its place among them.
     pub(crate) fn first(self, place: u8) -> Self {
         let level = Level::First(place);
         Self { level, ..self }

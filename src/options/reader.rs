@@ -170,13 +170,13 @@ pub struct Reading {
 pub struct Form {
     /// The page or file that lists every option.
     pub reference: &'static str,
-    /// What another kind of config has at its top.
+    /// The keys that another kind of config has at its top.
     pub elsewhere: &'static [&'static str],
     /// The cure for a file that has them.
     pub cure: &'static str,
     /// Every option of this kind, also of sections that a config lacks.
     pub every: fn() -> Catalogue,
-    /// What to write in place of an option or section of an earlier version, by its path; empty for all others.
+    /// Cures for an option or section of an earlier version, by its path; empty for all others.
     pub former: fn(&str, &Node) -> Vec<(At, Mistake)>,
 }
 

@@ -1,6 +1,5 @@
 //! Asks a running sidecar's admin address: one request, one answer, within a bound.
 
-mod address;
 mod connection;
 mod stream;
 
@@ -14,15 +13,20 @@ use std::time::Duration;
 use serde_json::Value;
 use tidegate_runtime::command::printed;
 
-pub use self::address::Address;
 pub use self::connection::NoAnswer;
 pub use self::connection::{Asked, answer};
 use self::stream::Ended;
-use super::failed;
-use crate::config;
+pub use super::address::Address;
+use super::{failed, runtime_file};
+use crate::config::{self, DEFAULT_PATH};
+use crate::options::shown::quoted;
 
 /// The bound of connecting, asking and the answer together.
 const BOUND: Duration = Duration::from_secs(10);
+/// The variable that names the config of the sidecar.
+const CONFIG_VARIABLE: &str = "TIDEGATE_CONFIG";
+/// `admin.bind` in the environment, which a container shares with its commands.
+const BIND_VARIABLE: &str = "TIDEGATE_ADMIN__BIND";
 /// The default of `admin.bind`.
 const DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9180);
@@ -31,14 +35,15 @@ const DEFAULT: SocketAddr =
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Admin {
     /// The sidecar's admin address: an IP address or a host name with a port, http://HOST:PORT, or
-    /// unix:/PATH of its socket file. Without it, the one in --config, else 127.0.0.1:9180
+    /// unix:/PATH of its socket file. Without it, the one that the sidecar wrote at its start
     #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
     pub admin: Option<Address>,
     /// A file with the admin token, if the sidecar requires one
     #[arg(long, env = "TIDEGATE_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// The sidecar's config file: its admin.socket if that can be opened, which needs no token; else
-    /// its admin.bind, with the admin.token for that address or the first of admin.tokens
+    /// the address that the sidecar of this file wrote at its start, or its admin.bind, with the
+    /// admin.token for that address or the first of admin.tokens
     #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print the raw answer, as JSON
@@ -119,35 +124,90 @@ impl Admin {
                 address: address.clone(),
                 token,
             }),
-            (None, None) => Ok(Target {
-                address: DEFAULT.into(),
-                token,
-            }),
+            (None, None) => {
+                let config = std::env::var_os(CONFIG_VARIABLE).map(PathBuf::from);
+                let config = config.unwrap_or_else(|| DEFAULT_PATH.into());
+                let (address, _) = locate(&config, false).map_err(ClientError::Config)?;
+                Ok(Target {
+                    address: address.reachable(),
+                    token,
+                })
+            }
             (None, Some(path)) => of_config(path, token),
         }
     }
 }
 
-/// Where a config says to ask. The socket file comes first: what is done there is logged with its
-/// user. It needs no token, so only a token that was given on the command line is sent there.
+/// Where the sidecar of a config is, and how that is known; the config is not read. `is_named` if no
+/// other sidecar may be meant.
+///
+/// # Errors
+/// If it runs without an admin address, if a named one does not run, or if a variable is no address.
+pub(super) fn locate(config: &Path, is_named: bool) -> Result<(Address, String), String> {
+    let file = runtime_file::path(config);
+    match runtime_file::read(config) {
+        Ok(Some(admin)) => return Ok((admin, file.display().to_string())),
+        Ok(None) => {
+            let file = file.display();
+            return Err(format!(
+                "the sidecar runs without an admin address ({file}): set admin.bind or admin.socket"
+            ));
+        }
+        Err(cause) if is_named => {
+            let (config, file) = (config.display(), file.display());
+            return Err(format!(
+                "the sidecar with {config} does not run, or could not write {file} ({cause}): start \
+                 it, or give its address with --admin"
+            ));
+        }
+        // Not every sidecar can write there.
+        Err(_) => {}
+    }
+    match std::env::var(BIND_VARIABLE) {
+        Ok(given) => {
+            let admin: SocketAddr = given.parse().map_err(|_| {
+                format!(
+                    "{BIND_VARIABLE} is {}, not an address with a port",
+                    quoted(&given)
+                )
+            })?;
+            Ok((admin.into(), BIND_VARIABLE.to_owned()))
+        }
+        Err(_) => Ok((
+            DEFAULT.into(),
+            format!("the default, since there is no {}", file.display()),
+        )),
+    }
+}
+
+/// Where to ask the sidecar of a config. The socket file comes first: what is done there is logged
+/// with its user. It needs no token, so only a token that was given on the command line is sent there.
+/// Then comes what the running sidecar wrote, because the config may have changed since.
 fn of_config(path: &Path, token: Option<Box<str>>) -> Result<Target, ClientError> {
-    let settings = match config::load(path) {
-        Ok(checked) => checked.config.admin,
-        Err(error) => {
+    let running = runtime_file::read(path).ok().flatten();
+    let settings = match (config::load(path), &running) {
+        (Ok(checked), _) => checked.config.admin,
+        (Err(_), Some(address)) => {
+            let address = address.clone().reachable();
+            return Ok(Target { address, token });
+        }
+        (Err(error), None) => {
             return Err(ClientError::Config(error.render(false).trim_end().into()));
         }
     };
     let bind = settings.bind.filter(|bind| bind.port() != 0);
+    let running = running.filter(|address| address.file().is_none());
+    let address = running.or(bind.map(Address::from)).map(Address::reachable);
     if let Some(file) = settings.socket.as_deref() {
         // Without another address, the error of the file is the one to report.
-        if bind.is_none() || UnixStream::connect(file).is_ok() {
+        if address.is_none() || UnixStream::connect(file).is_ok() {
             return Ok(Target {
                 address: Address::from(file),
                 token,
             });
         }
     }
-    let Some(bind) = bind else {
+    let Some(address) = address else {
         return Err(ClientError::Config(format!(
             "{} has no admin address with a port: set admin.bind or admin.socket",
             path.display()
@@ -156,7 +216,7 @@ fn of_config(path: &Path, token: Option<Box<str>>) -> Result<Target, ClientError
     let first = settings.tokens.first().map(|named| &named.token);
     let of_config = settings.token.as_ref().or(first);
     Ok(Target {
-        address: Address::from(bind).reachable(),
+        address,
         token: token.or_else(|| of_config.map(|token| token.0.clone())),
     })
 }

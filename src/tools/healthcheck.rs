@@ -4,21 +4,13 @@
 //! the address that the sidecar wrote at its start. It never reads the config, so a broken file on
 //! disk makes no running sidecar unhealthy. With `--config` it asks the sidecar of that file and no other.
 
-use std::env;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use super::client::{self, Address, Asked};
-use super::{failed, runtime_file};
+use super::failed;
 use crate::config::DEFAULT_PATH;
-use crate::options::shown::quoted;
-
-/// `admin.bind` in the environment, which a container shares with its health check.
-const BIND_VARIABLE: &str = "TIDEGATE_ADMIN__BIND";
-/// The default of `admin.bind`.
-const DEFAULT_BIND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9180);
 
 /// The bound of connecting, asking and the answer together.
 const BOUND: Duration = Duration::from_secs(2);
@@ -66,42 +58,9 @@ pub(crate) fn run(arguments: &Arguments, is_named: bool) -> ExitCode {
 
 /// The admin address, and its source.
 fn find(arguments: &Arguments, is_named: bool) -> Result<(Address, String), String> {
-    if let Some(admin) = &arguments.admin {
-        return Ok((admin.clone(), "--admin".to_owned()));
-    }
-    let file = runtime_file::path(&arguments.config);
-    match runtime_file::read(&arguments.config) {
-        Ok(Some(admin)) => return Ok((admin, file.display().to_string())),
-        Ok(None) => {
-            let file = file.display();
-            return Err(format!(
-                "the sidecar runs without an admin address ({file}): set admin.bind or admin.socket"
-            ));
-        }
-        Err(cause) if is_named => {
-            let (config, file) = (arguments.config.display(), file.display());
-            return Err(format!(
-                "the sidecar with {config} does not run, or could not write {file} ({cause}): start \
-                 it, or give its address with --admin"
-            ));
-        }
-        // Not every sidecar can write there.
-        Err(_) => {}
-    }
-    match env::var(BIND_VARIABLE) {
-        Ok(given) => {
-            let admin: SocketAddr = given.parse().map_err(|_| {
-                format!(
-                    "{BIND_VARIABLE} is {}, not an address with a port",
-                    quoted(&given)
-                )
-            })?;
-            Ok((admin.into(), BIND_VARIABLE.to_owned()))
-        }
-        Err(_) => Ok((
-            DEFAULT_BIND.into(),
-            format!("the default, since there is no {}", file.display()),
-        )),
+    match &arguments.admin {
+        Some(admin) => Ok((admin.clone(), "--admin".to_owned())),
+        None => client::locate(&arguments.config, is_named),
     }
 }
 

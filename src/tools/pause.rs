@@ -1,5 +1,5 @@
-//! `tidegate pause`, `resume` and `limit`: send nothing new to the backend for a while, and send
-//! again; lower a limit for a while.
+//! `tidegate pause`, `resume`, `lower` and `restore`: send nothing new to the backend for a while, and
+//! send again; lower a limit for a while, and end that.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -26,7 +26,7 @@ struct Reason {
     why: String,
 }
 
-/// What `tidegate pause` is given.
+/// The arguments of `tidegate pause`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PauseArguments {
     /// The pause ends by itself after this time, such as 300s; at most 24 hours
@@ -44,7 +44,7 @@ pub(crate) struct PauseArguments {
     admin: Admin,
 }
 
-/// What `tidegate resume` is given.
+/// The arguments of `tidegate resume`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ResumeArguments {
     /// How long the limits grow from a tenth to full; without it, as `backend.ramp` says
@@ -56,60 +56,50 @@ pub(crate) struct ResumeArguments {
     admin: Admin,
 }
 
-/// What `tidegate limit` is given.
+/// The arguments of `tidegate lower`.
 #[derive(Debug, clap::Args)]
-#[command(
-    override_usage = "tidegate limit [OPTIONS] <NAME> <VALUE> --for <TIME>\n       \
-    tidegate limit [OPTIONS] <NAME> --undo"
-)]
-pub(crate) struct LimitArguments {
+pub(crate) struct LowerArguments {
     /// The limit, as in `tidegate limits`, or its function
     name: String,
     /// The most that it gives out; not more than the config allows
-    #[arg(required_unless_present = "undo")]
-    value: Option<u32>,
+    value: u32,
     /// It has its own value again after this time, such as 30m; at most 24 hours
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
-    #[arg(required_unless_present = "undo")]
-    time: Option<Duration>,
-    /// Let it have its own value again now
-    #[arg(long, conflicts_with_all = ["value", "time", "why"])]
-    undo: bool,
+    time: Duration,
     #[command(flatten)]
     reason: Reason,
     #[command(flatten)]
     admin: Admin,
 }
 
-/// Lowers a limit for a while, or ends that: exit code 0, or 1 if that was refused.
-pub(crate) fn limit(arguments: &LimitArguments) -> ExitCode {
-    let name: String = arguments
-        .name
-        .bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b':' => {
-                char::from(byte).to_string()
-            }
-            other => format!("%{other:02X}"),
-        })
-        .collect();
-    let path = format!("/v1/limits/{name}");
-    if arguments.undo {
-        let undone = arguments.admin.delete(&path);
-        let undone = undone.map(|()| json!({"limit": arguments.name}));
-        return print(&arguments.admin, undone, |undone| {
-            format!(
-                "Limit {} has its own value again.\n",
-                word(&undone["limit"])
-            )
-        });
-    }
+/// The arguments of `tidegate restore`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RestoreArguments {
+    /// The limit that was lowered, as in `tidegate limits`, or its function
+    name: String,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// The path of a limit at the admin address.
+fn path_of(limit: &str) -> String {
+    let name = limit.bytes().map(|byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b':' => {
+            char::from(byte).to_string()
+        }
+        other => format!("%{other:02X}"),
+    });
+    format!("/v1/limits/{}", name.collect::<String>())
+}
+
+/// Lowers a limit for a while: exit code 0, or 1 if that was refused.
+pub(crate) fn lower(arguments: &LowerArguments) -> ExitCode {
     let asked = json!({
         "value": arguments.value,
-        "for_seconds": arguments.time.map(|time| time.as_secs_f64()),
+        "for_seconds": arguments.time.as_secs_f64(),
         "why": arguments.reason.why,
     });
-    let state = arguments.admin.post(&path, &asked);
+    let state = arguments.admin.post(&path_of(&arguments.name), &asked);
     print(&arguments.admin, state, |state| {
         let (limit, value) = (word(&state["limit"]), figure(&state["value"]));
         format!(
@@ -117,6 +107,16 @@ pub(crate) fn limit(arguments: &LimitArguments) -> ExitCode {
             ends(state),
             unsaved(state)
         )
+    })
+}
+
+/// Lets a lowered limit have its own value again: exit code 0, or 1 if that was refused.
+pub(crate) fn restore(arguments: &RestoreArguments) -> ExitCode {
+    let restored = arguments.admin.delete(&path_of(&arguments.name));
+    let restored = restored.map(|()| json!({"limit": arguments.name}));
+    print(&arguments.admin, restored, |restored| {
+        let limit = word(&restored["limit"]);
+        format!("Limit {limit} has its own value again.\n")
     })
 }
 

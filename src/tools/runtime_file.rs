@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::time::SystemTime;
 
-use super::client::Address;
+use super::address::Address;
 
 /// The variable that names the directory.
 const DIR_VARIABLE: &str = "TIDEGATE_RUNTIME_DIR";

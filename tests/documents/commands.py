@@ -46,8 +46,11 @@ def flags_of(program, *words):
 
 @cache
 def commands_of(program, *words):
-    _, _, listed = help_of(program, *words).partition("\nCommands:\n")
-    return set(re.findall(r"^  ([a-z][\w-]*)", listed.split("\n\n")[0], re.MULTILINE))
+    # The first page of tidegate has its commands in groups, above the options.
+    shown = help_of(program, *words)
+    before, _, listed = shown.partition("\nCommands:\n")
+    listed = listed.split("\n\n")[0] or before.split("\nOptions:\n")[0].split("\nUsage:")[-1]
+    return set(re.findall(r"^  ([a-z][\w-]*)  +\w", listed, re.MULTILINE))
 
 
 @cache
@@ -272,7 +275,7 @@ RIGHT = """
 tidegate check --config x.toml && make test   # as it should be
 curl -H "Authorization: Bearer $TOKEN" http://10.1.2.3:9180/v1/limits
 ```
-`tidegate …`, `tidegate limit NAME VALUE --for TIME`, and `make bench ONLY=http`.
+`tidegate …`, `tidegate lower NAME VALUE --for TIME`, and `make bench ONLY=http`.
 """
 
 # How many there are at least, of each kind.

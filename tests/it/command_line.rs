@@ -138,12 +138,12 @@ fn every_duration_of_the_command_line_is_written_as_in_the_config() {
     for length in ["24h", "1.5h", "90m", "30s", "1.5s", "250ms", "250us", "0"] {
         check(&format!("tidegate pause --hold {length}"), true);
         check(&format!("tidegate resume --ramp {length}"), true);
-        check(&format!("tidegate limit total 5 --for {length}"), true);
+        check(&format!("tidegate lower total 5 --for {length}"), true);
         check(&format!("tidegate audit --clock-error {length} LOG"), true);
     }
     for length in ["24", "1d", "-1s", "1,5s", "1e3s", "s", "unlimited"] {
         check(&format!("tidegate pause --hold {length}"), false);
-        check(&format!("tidegate limit total 5 --for {length}"), false);
+        check(&format!("tidegate lower total 5 --for {length}"), false);
         check(
             &format!("tidegate audit --limit total=9/{length} LOG"),
             false,
@@ -153,4 +153,23 @@ fn every_duration_of_the_command_line_is_written_as_in_the_config() {
     check("tidegate audit --limit total=9/1.5s LOG", true);
     check("tidegate advise --slo p95=0.5h LOG", true);
     check("tidegate plan --config FILE --max-p95-wait 1h LOG", true);
+}
+
+#[test]
+fn the_help_has_every_command_once_in_a_group() {
+    let mut program = tidegate::cli::definition();
+    let help = program.render_help().to_string();
+    for group in ["Run:", "Ask a running", "Act on", "Work on logs:", "Try it"] {
+        assert!(
+            help.contains(&format!("\n{group}")),
+            "no {group} in\n{help}"
+        );
+    }
+    let commands = program.get_subcommands().map(clap::Command::get_name);
+    for name in commands.filter(|name| *name != "help") {
+        let lines = help.lines().map(str::trim_start);
+        let named = lines.filter(|line| line.split(' ').next() == Some(name));
+        assert_eq!(named.count(), 1, "{name} in\n{help}");
+    }
+    assert!(program.find_subcommand("limit").is_none());
 }

@@ -476,6 +476,20 @@ async fn a_healthy_process_stays_healthy_whatever_becomes_of_its_config_file() {
             let said = healthcheck(&path, arguments, runtime.path()).await;
             assert_eq!(said.code, Some(0), "{text:?} {arguments:?}: {}", said.err);
         }
+        // Every other command finds it in the same way, named by an argument or by the environment.
+        for argument in [Some("--config"), None] {
+            let mut command = Command::new(TIDEGATE);
+            command.arg("limits");
+            if let Some(argument) = argument {
+                command.arg(argument).arg(&path);
+            }
+            command
+                .env("TIDEGATE_RUNTIME_DIR", runtime.path())
+                .env("TIDEGATE_CONFIG", &path);
+            let said = run(&mut command).await;
+            assert_eq!(said.code, Some(0), "{text:?} {argument:?}: {}", said.err);
+            assert!(said.out.contains("outstanding"), "{}", said.out);
+        }
     }
     std::fs::remove_file(&path).expect("it is ours");
     let said = healthcheck(&path, &[], runtime.path()).await;

@@ -56,7 +56,7 @@ options! {
     /// A bucket: tokens that the callers which name it share; one section for each. It fills at a steady
     /// rate, and each call takes its cost from it. After a silence, a caller may send a burst.
     pub struct BucketSection {
-        /// Its name for callers, refusals and metrics. Required.
+        /// The name for callers, refusals and metrics. Required.
         name: Option<Arc<str>> = name("poller").required(
             "the bucket has no name",
             "add a name for callers, logs and metrics, such as name = \"poller\"",
@@ -77,7 +77,7 @@ options! {
         /// default is mode in [limits].
         mode: BucketMode = choice().or(BucketMode::Enforce);
 
-        /// What happens to a call for which there are no tokens. It waits for them ("delay"), or it is
+        /// How a call without tokens is treated. It waits for them ("delay"), or it is
         /// refused at once with rate_limited ("reject"), for clients that retry elsewhere.
         on_excess: OnExcess = choice().or(OnExcess::Delay);
 
@@ -99,7 +99,7 @@ options! {
     /// A pace: a steady rate of calls, which are a little faster while they are behind schedule; one
     /// section for each. A late caller catches up, and no caller sends a burst.
     pub struct PaceSection {
-        /// Its name for callers, refusals and metrics. Required.
+        /// The name for callers, refusals and metrics. Required.
         name: Option<Arc<str>> = name("steady").required(
             "the pace has no name",
             "add a name for callers, logs and metrics, such as name = \"steady\"",
@@ -118,7 +118,7 @@ options! {
             "1 to 100", |given| BurstRatio::new(given).ok(), |ratio| ratio.get(),
         ).of("times").or(BurstRatio::default());
 
-        /// Its calls: those of the callers that name it, all calls ("total"), or all calls of a function.
+        /// The calls that meet it: those of callers that name it, all calls ("total"), or all calls of a function.
         /// The latter two apply beside [limits], and calls wait for them as postpone in [queue] says: use
         /// "in_turn".
         applies_to: PaceScope = choice().or(PaceScope::Callers);
@@ -148,7 +148,7 @@ options! {
     /// A quota: an amount for each window that all sidecars share, through the store in [quota_store];
     /// one section for each. docs/how-to/quotas.md explains it.
     pub struct QuotaSection {
-        /// Its name in refusals and metrics. Required.
+        /// The name in refusals and metrics. Required.
         name: Option<Arc<str>> = name("per_user").required(
             "the quota has no name",
             "add a name for logs and metrics, such as name = \"per_user\"",
@@ -192,11 +192,11 @@ options! {
         /// default is mode in [limits].
         mode: QuotaMode = choice().or(QuotaMode::Enforce);
 
-        /// What happens to a call for which there are no tokens. It waits for them ("delay"), or it is
+        /// How a call without tokens is treated. It waits for them ("delay"), or it is
         /// refused at once with rate_limited ("reject").
         on_excess: OnExcess = choice().or(OnExcess::Delay);
 
-        /// What happens when the store is unavailable and the drawn tokens are spent. No call passes
+        /// The rule while the store is unavailable and the drawn tokens are spent. No call passes
         /// ("deny"), every call passes ("allow"), or each sidecar has a share of its own, which no other
         /// sidecar is ever granted ("safe"). With the engine "memory" no share is set aside: that store is
         /// always available.
@@ -412,7 +412,7 @@ impl PaceSection {
     }
 }
 
-/// What only a pace for callers has.
+/// The options that only a pace for callers has.
 const OF_CALLERS: [&str; 4] = ["on_excess", "order", "settle", "max_wait"];
 
 impl QuotaSection {

@@ -103,7 +103,7 @@ fn has_one_size(bucket: &BucketSection, profiles: &Profiles, notes: &Notes) {
     }
 }
 
-/// One call can close a bucket for longer than its callers wait.
+/// Whether one call can close a bucket for longer than its callers wait.
 fn is_closed_for_long(bucket: &BucketSection, profiles: &Profiles, costs: &Costs, notes: &Notes) {
     let most_expensive = costs.range(None).most_expensive.get();
     let closed = bucket

@@ -11,7 +11,7 @@ use tidegate_runtime::ByteStream;
 use tidegate_runtime::command::executor;
 use tokio::net::{TcpStream, UnixStream};
 
-use super::address::Address;
+use crate::tools::address::Address;
 
 /// The largest answer.   bytes
 const ANSWER_MAX: usize = 64 << 20;

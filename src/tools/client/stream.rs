@@ -9,8 +9,8 @@ use hyper::body::Body;
 use serde_json::Value;
 use tidegate_runtime::command::executor;
 
-use super::address::Address;
 use super::connection::{Anything, Asked, NoAnswer, open};
+use crate::tools::address::Address;
 
 /// A line comes each second. A connection without one for this time is given up.
 const SILENT: Duration = Duration::from_secs(5);

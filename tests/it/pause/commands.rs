@@ -59,18 +59,18 @@ async fn at_the_socket_file_every_command_works_without_a_token_and_acts_are_by_
     let screen = tidegate(&[&["top", "--once"], &at[..]].concat()).await;
     let by = format!(": re-IPL (by {})", own_uid());
     assert!(screen.out.contains(&by), "{}", screen.out);
-    let limit = ["limit", "total", "5", "--for", "30m"];
+    let limit = ["lower", "total", "5", "--for", "30m"];
     assert_eq!(told(&[&limit[..], &at].concat()).await["author"], own_uid());
-    let undone = tidegate(&[&["limit", "total", "--undo"], &at[..]].concat()).await;
+    let undone = tidegate(&[&["restore", "total"], &at[..]].concat()).await;
     assert_eq!(undone.out, "Limit total has its own value again.\n");
-    let unknown = tidegate(&[&["limit", "totl", "--undo"], &at[..]].concat()).await;
+    let unknown = tidegate(&[&["restore", "totl"], &at[..]].concat()).await;
     assert_eq!(unknown.code, Some(1), "{}", unknown.out);
     assert!(
         unknown.err.contains("there is no limit totl"),
         "{}",
         unknown.err
     );
-    let half = tidegate(&[&["limit", "total", "5"], &at[..]].concat()).await;
+    let half = tidegate(&[&["lower", "total", "5"], &at[..]].concat()).await;
     assert_eq!(half.code, Some(2), "{}", half.out);
     assert!(half.err.contains("--for"), "{}", half.err);
     let resumed = told(&[&["resume", "--ramp", "0s"], &at[..]].concat()).await;

@@ -507,7 +507,7 @@ async fn a_limit_for_a_while_goes_on_after_a_reload_and_a_kill_and_is_listed() {
     let backend = backend(Duration::ZERO).await;
     let text = config(backend.socket_addr(), "", &state_file(dir.path()));
     let sidecar = Sidecar::start(&text).await;
-    let arguments = ["limit", "total", "5", "--for", "30m", "--why", "slow"];
+    let arguments = ["lower", "total", "5", "--for", "30m", "--why", "slow"];
     let said = tidegate(&sidecar, &arguments).await;
     assert_eq!(said.code, Some(0), "{}", said.err);
     assert!(said.out.contains("total is at most 5"), "{}", said.out);
@@ -542,21 +542,21 @@ async fn a_limit_for_a_while_goes_on_after_a_reload_and_a_kill_and_is_listed() {
         health.contains("limit total is at most 5 until"),
         "{health}"
     );
-    let higher = tidegate(&sidecar, &["limit", "total", "201", "--for", "1m"]).await;
+    let higher = tidegate(&sidecar, &["lower", "total", "201", "--for", "1m"]).await;
     assert_eq!(higher.code, Some(1));
     assert!(
         higher.err.contains("the config allows 200"),
         "{}",
         higher.err
     );
-    let unknown = tidegate(&sidecar, &["limit", "totl", "2", "--for", "1m"]).await;
+    let unknown = tidegate(&sidecar, &["lower", "totl", "2", "--for", "1m"]).await;
     assert!(
         unknown.err.contains("there is no limit totl"),
         "{}",
         unknown.err
     );
     // It ends by itself.
-    tidegate(&sidecar, &["limit", "outstanding", "2", "--for", "200ms"]).await;
+    tidegate(&sidecar, &["lower", "outstanding", "2", "--for", "200ms"]).await;
     sidecar
         .log()
         .wait(&["own value again", "outstanding"])
