@@ -24,7 +24,7 @@ const USERID_MAX: usize = 8;
 /// A call that has ended. In JSON every field is always present, `null` if it does not apply.
 #[derive(Clone, Copy, Debug)]
 pub struct AccessLine<'a> {
-    /// What is known of it.
+    /// The facts of the call.
     pub facts: &'a Facts,
     /// When it ended.
     pub at: SystemTime,

@@ -37,7 +37,7 @@ pub(super) struct Journal {
     clock: Clock,
     started_us: u64,
     metrics: Arc<Metrics>,
-    /// What is in force besides the config: the fields of its line, by event and what it is about.
+    /// Everything that is in force besides the config: the fields of its line, by event and what it is about.
     in_force: Mutex<BTreeMap<(GateEvent, String), Vec<u8>>>,
 }
 
@@ -267,7 +267,7 @@ impl Journal {
         self.write(at, GateEvent::BucketGone, record);
     }
 
-    /// What the store of quotas answered, and what is said of it and its keys.
+    /// The answer of the store of quotas, and what is said of it and its keys.
     fn of_quotas(&self, at: Timestamp, what: Given<'_>) {
         let of_none = GateRecord::default();
         let (event, record) = match what {

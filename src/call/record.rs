@@ -77,7 +77,7 @@ pub struct Facts {
     pub destination: Option<Destination>,
     /// How it ended at the backend, if it was sent there.
     pub outcome: Option<Outcome>,
-    /// What only a replay needs, while `log.replay` is on, once it has asked for its turn.
+    /// The facts that only a replay needs, while `log.replay` is on, once it has asked for its turn.
     pub replay: Option<Box<ReplayFacts>>,
     /// When it was admitted.
     pub admitted: Option<Timestamp>,

@@ -1,4 +1,4 @@
-//! What a replay needs of a call: what the scheduler was given about it, and what it decided, each with its instant. With
+//! The steps of a call, for a replay: what the scheduler was given about it, and what it decided, each with its instant. With
 //! this, a replay of the log takes the same decisions again (docs/reference/access-log.md).
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tidegate_limits::{Timestamp, Tokens, Weight};
 
 /// The event of a step.
 pub type StepKind = tidegate_record::StepKind<Arc<str>>;
-/// One step at the gate.
+/// A step at the gate.
 pub type GateStep = tidegate_record::GateStep<Arc<str>>;
 
 /// The part of a call that only a replay needs. Calls have it while `log.replay` is on.
@@ -16,7 +16,7 @@ pub type GateStep = tidegate_record::GateStep<Arc<str>>;
 pub struct ReplayFacts {
     /// The turns of the caller for one turn of an ordinary caller.
     pub weight: Weight,
-    /// What the call draws when it is admitted.
+    /// The draws of the call when it is admitted.
     pub tokens: Tokens,
     /// The bucket that the call is charged to.
     pub bucket: Option<BucketId>,

@@ -249,7 +249,12 @@ impl Catalogue {
                 let default = match (&definition.default, definition.required) {
                     (_, true) => "required".to_owned(),
                     (Some(default), _) => format!("default `{default}`"),
-                    (None, _) => "no default".to_owned(),
+                    (None, _) => match definition.example {
+                        Example::Aside(example) | Example::Line(example) => {
+                            format!("no default; for example `{example}`")
+                        }
+                        Example::Default => "no default".to_owned(),
+                    },
                 };
                 let allowed = &definition.allowed;
                 writeln!(page, "- Value: {}; {default}", code(allowed)).expect(ALWAYS);

@@ -58,7 +58,7 @@ fields! {
 /// Defines the events: the word, the fields, the meaning.
 macro_rules! events {
     ($($Event:ident = $word:literal [$($key:ident)*] $meaning:literal;)*) => {
-        /// What a line of the gate reports.
+        /// The events that a line of the gate reports.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum GateEvent {
             $(#[doc = $meaning] $Event,)*

@@ -176,7 +176,7 @@ pub enum Address {
     Unix,
 }
 
-/// What a call drew from one key of a quota.
+/// The draw of a call from one key of a quota.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct QuotaDraw<'a> {
     /// The name of the quota.

@@ -1,4 +1,4 @@
-//! What Tidegate's logs have.
+//! The fields of Tidegate's logs.
 //!
 //! Each field of a line is defined once: its name, its type with the unit, its meaning, and the first version that has
 //! it ([`call`], [`gate`], [`step`]). The definition makes the fast writer of a line, the one reader ([`read`]),

@@ -44,7 +44,7 @@ const UNKNOWN: &str = "a newer version of Tidegate wrote it; use the tidegate-la
 const CUT: &str = "it is cut or damaged";
 const WRONG: &str = "a field is missing or has the wrong type";
 
-/// What tells lines apart.
+/// The fields that tell lines apart.
 #[derive(Deserialize)]
 struct Kinds<'a> {
     #[serde(borrow, default)]

@@ -12,7 +12,7 @@ use tidegate_limits::scheduler::Outcome;
 use crate::digits::decimal;
 use crate::kind::{Whole, Word, fraction, string};
 
-/// One step of a call at the gate. `N` is the name of a class.
+/// A step of a call at the gate. `N` is the name of a class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateStep<N> {
     /// The instant of the scheduler, since the start of the process.   ns

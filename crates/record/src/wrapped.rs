@@ -31,7 +31,7 @@ pub struct Unwrapper {
     whole: Vec<u8>,
 }
 
-/// What a line of a log file is.
+/// The kinds of lines in a log file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A line that is in no wrapping.
@@ -44,7 +44,7 @@ pub enum Content {
     Unreadable(&'static str),
 }
 
-/// What Docker's json-file and the journal write around a line.
+/// The wrapping that Docker's json-file and the journal write around a line.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow, default)]
@@ -172,7 +172,7 @@ mod tests {
 
     const LINE: &str = r#"{"timestamp":"2026-11-22T01:00:00.000000Z","level":"INFO","target":"access","schema":1,"id":"00000000000000ff","user":"a\\b"}"#;
 
-    /// What comes out of the lines of a file, and of its end.
+    /// The result of the lines of a file, and of its end.
     fn lines(file: &[String]) -> Vec<String> {
         let mut unwrapper = Unwrapper::default();
         let mut all = Vec::new();

@@ -297,6 +297,11 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "rate_limit = \"poller\"\nweight",
         "weight",
     ),
+    (
+        "bucket.name",
+        "name = \"poller\"§rate_limit = \"poller\"§limit = \"rate_limit:poller\"",
+        "name = \"pollers\"§rate_limit = \"pollers\"§limit = \"rate_limit:pollers\"",
+    ),
     ("pace.name", "name = \"pace\"", "name = \"a_pace\""),
     ("quota.name", "name = \"hourly\"", "name = \"daily\""),
     (

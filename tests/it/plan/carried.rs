@@ -91,7 +91,7 @@ async fn calls_that_draw_from_quotas_are_decided_as_in_the_log() {
         // Another total, and one quota less, while calls wait.
         let fewer = first.replace("total = 25", "total = 20");
         let each = fewer.find(
-            r#"[[bucket]]
+            r#"[[quota]]
     name = "each""#,
         );
         let one = &fewer[..each.expect("it has two")];

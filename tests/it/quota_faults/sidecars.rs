@@ -64,7 +64,7 @@ fn config(plan: &Plan, store: &Store, links: &[Relay], addrs: [SocketAddr; 3]) -
          [admin]\nbind = \"{admin}\"\n\
          [log]\nformat = \"json\"\n",
         store.engine(),
-        quota(PER_USER, "user", plan.per_user, "wait"),
+        quota(PER_USER, "user", plan.per_user, "delay"),
         quota(EVERYBODY, "total", plan.everybody, "reject"),
     )
 }

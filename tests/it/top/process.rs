@@ -157,7 +157,7 @@ async fn a_storm_is_shown_at_both_sizes_with_its_pause_and_its_lower_limit() {
     assert_eq!(printed["pause"], Value::Null);
     assert!(printed["queue"]["waiting"].as_u64() > Some(0), "{printed}");
 
-    let said = tidegate(admin, &["limit", "guest_list", "1", "--for", "30m"]).await;
+    let said = tidegate(admin, &["lower", "guest_list", "1", "--for", "30m"]).await;
     assert_eq!(said.code, Some(0), "{}", said.err);
     for (limit, is_lower) in [("function:guest_list", 1.0), ("total", 0.0)] {
         let name = format!("tidegate_limit_overridden{{limit=\"{limit}\"}}");

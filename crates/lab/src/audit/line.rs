@@ -1,4 +1,4 @@
-//! What the audit needs of a line.
+//! The fields of a line that the audit needs.
 
 use tidegate_record::kind::QuotaDraw;
 use tidegate_record::{CallLine, LogLine, LogStream};

@@ -15,7 +15,7 @@ pub(super) struct CallTimes {
     pub(super) ending: SampleEnding,
 }
 
-/// What a call shows of the limits of its backend.
+/// The limits of the backend, as a call shows them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Shown {
     Times(CallTimes),
@@ -26,7 +26,7 @@ pub(super) enum Shown {
     Broken,
 }
 
-/// What a line shows.
+/// The content of a line.
 pub(super) fn shown(line: &CallLine<'_>) -> Shown {
     let Some(arrived) = line.arrived_ns else {
         return Shown::Old;
