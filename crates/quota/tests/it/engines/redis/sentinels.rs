@@ -35,10 +35,27 @@ fn node(
 /// Waits until a replica has joined.
 fn until_replicated(primary: &Redis) {
     let deadline = Instant::now() + PATIENCE;
-    while !control(primary, &["info", "replication"]).contains("state=online") {
+    while !replication(primary).contains("state=online") {
         assert!(Instant::now() < deadline, "the replica does not join");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The state of the replication; empty where a fail-over has just closed the connection.
+fn replication(redis: &Redis) -> String {
+    let port = redis.addr().port().to_string();
+    let output = std::process::Command::new("redis-cli")
+        .args(["-p", &port, "info", "replication"])
+        .output()
+        .expect("redis-cli comes with Redis; `make stores` installs it");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A number in the state of the replication.
+fn offset(redis: &Redis, name: &str) -> Option<u64> {
+    let state = replication(redis);
+    let line = state.lines().find_map(|line| line.strip_prefix(name));
+    line?.trim_start_matches(':').trim().parse().ok()
 }
 
 /// Writes numbers in order until one is confirmed after the failover. Returns what was confirmed
@@ -178,7 +195,7 @@ async fn no_write_is_lost_over_orderly_failovers() {
     let found = |it: RedisSettings| it.with_sentinel("mymaster", None);
     let disturb = async || {
         for round in 1..=3 {
-            let new = &servers[round % 2];
+            let (new, old) = (&servers[round % 2], &servers[(round + 1) % 2]);
             let sentinel = ports[0].to_string();
             let switch = async || {
                 let switch = ["-p", &sentinel, "sentinel", "failover", "mymaster"];
@@ -191,10 +208,16 @@ async fn no_write_is_lost_over_orderly_failovers() {
                 while !switch().await {
                     tokio::task::yield_now().await;
                 }
-                while !control(new, &["info", "replication"]).contains("role:master") {
+                while !replication(new).contains("role:master") {
                     tokio::task::yield_now().await;
                 }
-                while !control(new, &["info", "replication"]).contains("state=online") {
+                while !replication(new).contains("state=online") {
+                    tokio::task::yield_now().await;
+                }
+                // Redis promotes a replica that is behind, and one that is online is, until it has what was written while
+                // it came back.
+                let written = offset(new, "master_repl_offset").expect("it is a primary");
+                while offset(old, "slave_repl_offset").is_none_or(|it| it < written) {
                     tokio::task::yield_now().await;
                 }
             };
