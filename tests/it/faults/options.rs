@@ -811,10 +811,8 @@ async fn every_reloaded_option_takes_effect_or_is_reported_and_no_waiting_call_i
             wrong.push(format!("{path} is refused: {errors:?}"));
             continue;
         }
-        if lines
-            .iter()
-            .any(|line| line.contains("only after a restart"))
-        {
+        let waits = lines.iter().any(|it| it.contains("only after a restart"));
+        if waits {
             // Those of sentinels come with `sentinel`, which needs a restart.
             let named = format!("\"{path}\"");
             if !path.starts_with("quota_store.sentinel_")
@@ -822,17 +820,20 @@ async fn every_reloaded_option_takes_effect_or_is_reported_and_no_waiting_call_i
             {
                 restart.insert(path.clone());
             }
-            // To change it back needs a restart, too, and is not to be taken for the next one's.
+        } else if path != SHOWN_AS_STARS && effective(&subject).await == first {
+            wrong.push(format!(
+                "{path} neither takes effect nor says that it needs a restart"
+            ));
+        }
+        // To change it back needs a restart, too, and is not to be taken for the next one's. Under another name it would be
+        // new.
+        if waits || path.ends_with(".name") {
             let before = subject.logged(taken);
             subject.write_config(&text);
             subject.signal("HUP");
             if let Err(how) = subject.logs(taken, before).await {
                 wrong.push(how);
             }
-        } else if path != SHOWN_AS_STARS && effective(&subject).await == first {
-            wrong.push(format!(
-                "{path} neither takes effect nor says that it needs a restart"
-            ));
         }
     }
     let before = subject.logged("config reloaded");
