@@ -200,14 +200,9 @@ pub(crate) enum Stake {
     Tokens(TokenDraw),
 }
 
-/// The weight of one hold in the running mean is 1/8, so the last dozen or two count.
-const MEAN_DIVISOR: u64 = 8;
-
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     pub(super) in_use: u32,
-    /// Running mean of how long slots were held; `None` until one came back.
-    mean_hold: Option<Duration>,
     holds: Holds,
     /// When the calls in flight began, about: as many of the latest as there are in flight.
     begun: VecDeque<Timestamp>,
@@ -258,19 +253,9 @@ impl Outstanding {
     pub(super) fn release(&mut self, held: Option<Duration>) {
         self.in_use -= 1;
         self.forget_begun();
-        let Some(held) = held else { return };
-        self.holds.add(held);
-        self.mean_hold = Some(match self.mean_hold {
-            None => held,
-            Some(mean) => {
-                // Both are between two timestamps, so they fit.
-                let nanos = |span: Duration| {
-                    span.as_secs() * 1_000_000_000 + u64::from(span.subsec_nanos())
-                };
-                let (mean, held) = (nanos(mean), nanos(held));
-                Duration::from_nanos(mean - mean / MEAN_DIVISOR + held / MEAN_DIVISOR)
-            }
-        });
+        if let Some(held) = held {
+            self.holds.add(held);
+        }
     }
 
     /// When a slot is free for a call with this many ahead. If all holds take about the same time, slots come
@@ -312,9 +297,10 @@ impl Outstanding {
         if u64::from(self.in_use) + ahead < u64::from(max) {
             return Some(Duration::ZERO);
         }
-        let (Some(mean), 1..) = (self.mean_hold, max) else {
+        if self.holds.count == 0 || max == 0 {
             return None;
-        };
+        }
+        let mean = Duration::from_secs_f64(self.holds.mean);
         let turns = u32::try_from(ahead.saturating_add(1)).unwrap_or(u32::MAX);
         Some(mean.saturating_mul(turns) / max)
     }
@@ -326,11 +312,16 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    fn held_for(held: Duration) -> Holds {
+        let mut holds = Holds::default();
+        holds.add(held);
+        holds
+    }
+
     #[test]
     fn without_a_measured_hold_the_wait_is_unknown() {
         let full = Outstanding {
             in_use: 2,
-            mean_hold: None,
             ..Outstanding::default()
         };
         assert_eq!(full.wait_behind(2, 0), None);
@@ -340,7 +331,7 @@ mod tests {
     fn the_wait_is_the_mean_hold_times_the_calls_ahead_over_the_slots() {
         let full = Outstanding {
             in_use: 10,
-            mean_hold: Some(100 * MS),
+            holds: held_for(100 * MS),
             ..Outstanding::default()
         };
         assert_eq!(full.wait_behind(10, 0), Some(10 * MS));
@@ -348,7 +339,7 @@ mod tests {
         assert_eq!(
             Outstanding {
                 in_use: 1,
-                mean_hold: Some(MS),
+                holds: held_for(MS),
                 ..Outstanding::default()
             }
             .wait_behind(10, 3),
@@ -360,7 +351,7 @@ mod tests {
     fn the_wait_at_a_closed_limit_is_unknown() {
         let closed = Outstanding {
             in_use: 0,
-            mean_hold: Some(MS),
+            holds: held_for(MS),
             ..Outstanding::default()
         };
         assert_eq!(closed.peek(0), Verdict::OnChange);
@@ -371,14 +362,14 @@ mod tests {
     fn the_mean_follows_recent_holds() {
         let mut slots = Outstanding {
             in_use: 100,
-            mean_hold: None,
             ..Outstanding::default()
         };
         slots.release(Some(800 * MS));
-        for _ in 0..60 {
+        slots.in_use = 1000;
+        for _ in 0..4 * HOLDS {
             slots.release(Some(8 * MS));
         }
-        let mean = slots.mean_hold.expect("sixty holds were measured");
-        assert!(mean >= 8 * MS && mean < 10 * MS, "{mean:?}");
+        let mean = slots.holds.mean;
+        assert!((0.008..0.01).contains(&mean), "{mean}");
     }
 }
