@@ -145,13 +145,13 @@ impl Accepted {
 }
 
 /// Where a connection came in; its clock began when it was accepted.
-struct Whence {
+struct ConnectionOrigin {
     origin: Origin,
     listener: Arc<Listener>,
 }
 
 /// A connection before its first request.
-struct Silent {
+struct PendingConnection {
     client: Client,
     peer: Peer,
     /// Set if something came before the request.
@@ -160,16 +160,16 @@ struct Silent {
     at: Timestamp,
 }
 
-impl Silent {
+impl PendingConnection {
     /// Where its requests come from. Made only once there is one: silent connections are many.
-    fn speaks(self, arrived: Timestamp) -> (Client, Whence) {
+    fn into_origin(self, arrived: Timestamp) -> (Client, ConnectionOrigin) {
         let of_connection = || Arc::new(Identity::of_connection(&self.listener, self.peer));
         let identity = self.identity.unwrap_or_else(of_connection);
-        let whence = Whence {
+        let from = ConnectionOrigin {
             origin: Origin { identity, arrived },
             listener: self.listener,
         };
-        (self.client, whence)
+        (self.client, from)
     }
 }
 
@@ -194,58 +194,65 @@ pub fn converse<S: Serve, H: Send + Unpin>(
     conversation: Arc<Conversation<S>>,
     held: H,
 ) -> impl Future<Output = ()> + Send {
-    Conversing {
-        step: Step::Accepted(accepted, conversation),
+    ConnectionTask {
+        state: ConnectionState::Accepted(accepted, conversation),
         _held: held,
     }
 }
 
 /// A connection. It has room for its present part only, because 10,000 of them may be silent, idle or waiting.
-struct Conversing<S, H> {
-    step: Step<S>,
+struct ConnectionTask<S, H> {
+    state: ConnectionState<S>,
     _held: H,
 }
 
-enum Step<S> {
+enum ConnectionState<S> {
     Accepted(Accepted, Arc<Conversation<S>>),
-    Then(Then),
+    Running(ConnectionPhase),
 }
 
-/// What a connection does next.
-enum Then {
-    /// This, until something else begins.
-    Goes(Pin<Box<dyn Future<Output = Self> + Send>>),
-    /// This, and nothing more.
-    Last(Pin<Box<dyn Future<Output = ()> + Send>>),
-    /// Nothing.
-    End,
+/// The present part of a connection.
+enum ConnectionPhase {
+    /// A part that names the next phase at its end.
+    Interim(Pin<Box<dyn Future<Output = Self> + Send>>),
+    /// The last part.
+    Final(Pin<Box<dyn Future<Output = ()> + Send>>),
+    /// No part is left.
+    Ended,
 }
 
-impl<S: Serve, H: Unpin> Future for Conversing<S, H> {
+impl<S: Serve, H: Unpin> Future for ConnectionTask<S, H> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            let then = match &mut self.step {
-                Step::Then(Then::Goes(part)) => ready!(part.as_mut().poll(cx)),
-                Step::Then(Then::Last(part)) => {
-                    ready!(part.as_mut().poll(cx));
-                    Then::End
+            let phase = match &mut self.state {
+                ConnectionState::Running(ConnectionPhase::Interim(part)) => {
+                    ready!(part.as_mut().poll(cx))
                 }
-                Step::Then(Then::End) => return Poll::Ready(()),
-                Step::Accepted(..) => match mem::replace(&mut self.step, Step::Then(Then::End)) {
-                    Step::Accepted(accepted, conversation) => begin(accepted, conversation),
-                    Step::Then(then) => then,
+                ConnectionState::Running(ConnectionPhase::Final(part)) => {
+                    ready!(part.as_mut().poll(cx));
+                    ConnectionPhase::Ended
+                }
+                ConnectionState::Running(ConnectionPhase::Ended) => return Poll::Ready(()),
+                ConnectionState::Accepted(..) => match mem::replace(
+                    &mut self.state,
+                    ConnectionState::Running(ConnectionPhase::Ended),
+                ) {
+                    ConnectionState::Accepted(accepted, conversation) => {
+                        begin(accepted, conversation)
+                    }
+                    ConnectionState::Running(phase) => phase,
                 },
             };
-            self.step = Step::Then(then);
+            self.state = ConnectionState::Running(phase);
         }
     }
 }
 
-fn begin<S: Serve>(accepted: Accepted, conversation: Arc<Conversation<S>>) -> Then {
+fn begin<S: Serve>(accepted: Accepted, conversation: Arc<Conversation<S>>) -> ConnectionPhase {
     let (first, at) = (accepted.first, accepted.at);
-    let silent = Silent {
+    let pending = PendingConnection {
         client: accepted.client,
         peer: accepted.peer,
         identity: None,
@@ -253,34 +260,37 @@ fn begin<S: Serve>(accepted: Accepted, conversation: Arc<Conversation<S>>) -> Th
         at,
     };
     if !first.is_empty() {
-        return speak(silent, at, first, conversation);
+        return dispatch(pending, at, first, conversation);
     }
-    if silent.listener.has_preamble() {
-        return Then::Goes(Box::pin(past_preamble(silent, conversation)));
+    if pending.listener.has_preamble() {
+        return ConnectionPhase::Interim(Box::pin(read_preamble(pending, conversation)));
     }
-    hear(silent, conversation)
+    read_first_bytes(pending, conversation)
 }
 
 /// Reads what comes before the first request.
-async fn past_preamble<S: Serve>(silent: Silent, conversation: Arc<Conversation<S>>) -> Then {
-    let mut identity = Identity::of_connection(&silent.listener, silent.peer);
+async fn read_preamble<S: Serve>(
+    pending: PendingConnection,
+    conversation: Arc<Conversation<S>>,
+) -> ConnectionPhase {
+    let mut identity = Identity::of_connection(&pending.listener, pending.peer);
     let settings = &conversation.settings;
-    let reading = preamble::read(silent.client, &silent.listener, &mut identity, settings);
+    let reading = preamble::read(pending.client, &pending.listener, &mut identity, settings);
     let ended = tokio::select! {
         biased;
         past = reading => match past {
             Ok(client) => {
                 let identity = Some(Arc::new(identity));
-                return hear(Silent { client, identity, ..silent }, conversation);
+                return read_first_bytes(PendingConnection { client, identity, ..pending }, conversation);
             }
             Err(ended) => ended,
         },
-        () = stopped(&conversation.stop) => return Then::End,
+        () = stopped(&conversation.stop) => return ConnectionPhase::Ended,
     };
     if let Some(rejection) = ended {
         conversation.serve.rejected(&identity, rejection);
     }
-    Then::End
+    ConnectionPhase::Ended
 }
 
 /// Ends when the proxy goes down, and what may have been on its way has had its time.
@@ -290,26 +300,29 @@ async fn stopped(stop: &Stop) {
 }
 
 /// Reads the first bytes of a connection, or waits for them.
-fn hear<S: Serve>(mut silent: Silent, conversation: Arc<Conversation<S>>) -> Then {
-    let at = silent.at;
-    if silent.listener.protocol == Protocol::Tcp {
-        let (client, whence) = silent.speaks(at);
-        return Then::Last(Box::pin(tcp::serve(client, whence, conversation)));
+fn read_first_bytes<S: Serve>(
+    mut pending: PendingConnection,
+    conversation: Arc<Conversation<S>>,
+) -> ConnectionPhase {
+    let at = pending.at;
+    if pending.listener.protocol == Protocol::Tcp {
+        let (client, from) = pending.into_origin(at);
+        return ConnectionPhase::Final(Box::pin(tcp::serve(client, from, conversation)));
     }
     let mut first = Vec::new();
-    match silent.client.read_at_once(&mut first) {
-        Some(Ok(1..)) => speak(silent, at, first, conversation),
+    match pending.client.read_at_once(&mut first) {
+        Some(Ok(1..)) => dispatch(pending, at, first, conversation),
         // Closed or reset before the first byte: nothing to answer.
-        Some(_) => Then::End,
-        None => Then::Goes(Box::pin(wait_for_first(silent, conversation))),
+        Some(_) => ConnectionPhase::Ended,
+        None => ConnectionPhase::Interim(Box::pin(wait_for_first(pending, conversation))),
     }
 }
 
 /// Waits for a client to begin.
 fn wait_for_first<S: Serve>(
-    mut silent: Silent,
+    mut pending: PendingConnection,
     conversation: Arc<Conversation<S>>,
-) -> impl Future<Output = Then> + Send {
+) -> impl Future<Output = ConnectionPhase> + Send {
     // A header or a handshake before this had its own time.
     let mut due = conversation.clock.now() + conversation.settings.request_timeout;
     let mut timer = Timer::default();
@@ -318,7 +331,7 @@ fn wait_for_first<S: Serve>(
         let mut stop = pin!(conversation.stop.wait());
         let first = poll_fn(|cx| {
             let mut first = Vec::new();
-            if let Poll::Ready(read) = silent.client.poll_some(cx, &mut first) {
+            if let Poll::Ready(read) = pending.client.poll_some(cx, &mut first) {
                 return Poll::Ready(read.map(|_| first));
             }
             if !is_stopping && stop.as_mut().poll(cx).is_ready() {
@@ -333,26 +346,28 @@ fn wait_for_first<S: Serve>(
             Ok(first) if !first.is_empty() => {
                 // What a client does before its request is here is its own time.
                 let came = conversation.clock.now();
-                speak(silent, came, first, Arc::clone(&conversation))
+                dispatch(pending, came, first, Arc::clone(&conversation))
             }
             // Silent for too long, closed or reset.
-            _ => Then::End,
+            _ => ConnectionPhase::Ended,
         }
     }
 }
 
 /// Serves what begins with these bytes.
-fn speak<S: Serve>(
-    silent: Silent,
+fn dispatch<S: Serve>(
+    pending: PendingConnection,
     came: Timestamp,
     first: Vec<u8>,
     conversation: Arc<Conversation<S>>,
-) -> Then {
-    let (client, whence) = silent.speaks(came);
-    match whence.listener.protocol.dialect(first[0]) {
-        Dialect::Http => http::serve(client, whence, conversation, first),
-        Dialect::Socket => Then::Last(Box::pin(socket::serve(client, whence, conversation, first))),
+) -> ConnectionPhase {
+    let (client, from) = pending.into_origin(came);
+    match from.listener.protocol.dialect(first[0]) {
+        Dialect::Http => http::serve(client, from, conversation, first),
+        Dialect::Socket => {
+            ConnectionPhase::Final(Box::pin(socket::serve(client, from, conversation, first)))
+        }
         // Served without waiting for a byte.
-        Dialect::Tcp => Then::End,
+        Dialect::Tcp => ConnectionPhase::Ended,
     }
 }

@@ -22,26 +22,26 @@ mod respond;
 use std::sync::Arc;
 
 pub use self::answer::{answer, json, refused_with};
-use super::{Conversation, Then, Whence};
+use super::{ConnectionOrigin, ConnectionPhase, Conversation};
 use crate::call::Serve;
 
 /// Serves the calls of one connection that has sent its first bytes.
 pub(super) fn serve<S: Serve>(
     client: super::io::Client,
-    whence: Whence,
+    from: ConnectionOrigin,
     conversation: Arc<Conversation<S>>,
     first: Vec<u8>,
-) -> Then {
+) -> ConnectionPhase {
     let Ok(stream) = client.into_watched() else {
-        return Then::End;
+        return ConnectionPhase::Ended;
     };
     // Without this the reply to a pipelined request would wait for the last one's ACK. A
     // socket that cannot be told so is only slower.
     let _ = stream.tcp().set_nodelay(true);
-    Then::Goes(Box::pin(connection::serve(
+    ConnectionPhase::Interim(Box::pin(connection::serve(
         stream,
         first,
-        whence,
+        from,
         conversation,
     )))
 }

@@ -18,9 +18,9 @@ const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Why no request will come; `None` if the client closed or stayed silent without a byte, which is
 /// usually a health check.
-pub(super) type Ended = Option<Rejection>;
+pub(super) type PreambleEnd = Option<Rejection>;
 
-const SILENT: Ended = None;
+const SILENT: PreambleEnd = None;
 
 /// Reads the preamble; what it tells about the client goes into its identity.
 pub(super) async fn read(
@@ -28,7 +28,7 @@ pub(super) async fn read(
     listener: &Listener,
     identity: &mut Identity,
     settings: &Settings,
-) -> Result<Client, Ended> {
+) -> Result<Client, PreambleEnd> {
     if listener.proxy_protocol == ProxyProtocol::Required {
         if !settings.trusted_proxies.trusts(identity.peer) {
             return Err(Rejection::UntrustedProxy.into());
@@ -68,7 +68,7 @@ pub(super) async fn read(
 }
 
 /// Reads a PROXY header, and not a byte of what follows it.
-async fn read_header(client: &mut Client, patience: Duration) -> Result<Header, Ended> {
+async fn read_header(client: &mut Client, patience: Duration) -> Result<Header, PreambleEnd> {
     let until = Instant::now() + patience;
     let mut bytes = Vec::new();
     loop {

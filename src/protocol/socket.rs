@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::io::Client;
 use super::wire::OnEof;
-use super::{Conversation, Settings, Whence, dialect};
+use super::{ConnectionOrigin, Conversation, Settings, dialect};
 use crate::call::sdk::{BadArray, FrameError, FrameStatus, Framer, array};
 use crate::call::{
     ArrayCall, Dialect, Message, Progress, Reason, Refusal, Reply, ReplyBody, Request, Serve,
@@ -21,7 +21,7 @@ use crate::call::{
 /// Serves the one call of a connection that has sent its first bytes.
 pub(super) async fn serve<S: Serve>(
     mut client: Client,
-    mut whence: Whence,
+    mut from: ConnectionOrigin,
     conversation: Arc<Conversation<S>>,
     first: Vec<u8>,
 ) {
@@ -33,25 +33,25 @@ pub(super) async fn serve<S: Serve>(
             None => {
                 let read = Box::pin(reading.read_on(&mut client, settings)).await;
                 // The clock of the queue starts when the request is whole.
-                whence.origin.arrived = conversation.clock.now();
+                from.origin.arrived = conversation.clock.now();
                 read
             }
         }
     };
     let request = match read {
         Some(Ok(call)) => Request {
-            origin: whence.origin.clone(),
+            origin: from.origin.clone(),
             message: Message::Socket(Box::new(call)),
         },
         Some(Err(mut refusal)) => {
             let serve = &conversation.serve;
-            refusal.call = Some(serve.refused(whence.origin, Dialect::Socket, &refusal));
+            refusal.call = Some(serve.refused(from.origin, Dialect::Socket, &refusal));
             return Box::pin(refuse(client, &refusal, settings)).await;
         }
         None => return,
     };
     let progress = Progress::default();
-    let on_eof = OnEof::new(whence.listener.cancel_on_eof);
+    let on_eof = OnEof::new(from.listener.cancel_on_eof);
     let reply = {
         // Dropped with this block, so a call that is refused here leaves the queue before its
         // refusal is written.

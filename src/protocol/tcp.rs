@@ -8,22 +8,22 @@ use super::io::Client;
 use super::stream::Stream;
 use super::streams::StreamKind;
 use super::wire::OnEof;
-use super::{Conversation, Whence, tunnel};
+use super::{ConnectionOrigin, Conversation, tunnel};
 use crate::call::{Progress, Reason, Refusal, Serve};
 
 pub(super) async fn serve<S: Serve>(
     client: Client,
-    whence: Whence,
+    from: ConnectionOrigin,
     conversation: Arc<Conversation<S>>,
 ) {
     let Ok(mut stream) = client.into_watched() else {
         return;
     };
-    let on_eof = OnEof::new(whence.listener.cancel_on_eof);
+    let on_eof = OnEof::new(from.listener.cancel_on_eof);
     let progress = Progress::default();
     let tunnel = tokio::select! {
         biased;
-        tunnel = conversation.serve.tunnel(whence.origin, &progress) => tunnel,
+        tunnel = conversation.serve.tunnel(from.origin, &progress) => tunnel,
         () = gone(&mut stream, on_eof, &progress) => return,
         // A tunnel that began now would end at once.
         () = conversation.streams.wait() => {

@@ -27,7 +27,7 @@ const CHUNK_BYTES: usize = 8 * 1024;
 
 /// Why a tunnel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum TunnelEnd {
     /// Both sides ended their bytes, and all of them were passed on.
     Whole,
     /// The client's connection broke.
@@ -59,17 +59,17 @@ pub(super) async fn run(
     backend.breaks_off(true);
     reset_when_closed(client.tcp(), backend.tcp());
     let mut ways = Ways {
-        up: Way::with(&first),
-        down: Way::with(&from_backend),
+        up: TunnelDirection::with(&first),
+        down: TunnelDirection::with(&from_backend),
         moved: Instant::now(),
-        ended: Ended::Drained,
+        ended: TunnelEnd::Drained,
         record,
     };
     let ended = {
         let mut idle = pin!(sleep_until(ways.moved + idle_timeout));
         poll_fn(|cx| {
             if watch.poll_end(cx).is_ready() {
-                return Poll::Ready(Ended::Drained);
+                return Poll::Ready(TunnelEnd::Drained);
             }
             if let Poll::Ready(ended) = ways.poll(cx, &mut client, &mut backend) {
                 return Poll::Ready(ended);
@@ -78,7 +78,7 @@ pub(super) async fn run(
             while idle.as_mut().poll(cx).is_ready() {
                 let until = ways.moved + idle_timeout;
                 if until <= Instant::now() {
-                    return Poll::Ready(Ended::Idle);
+                    return Poll::Ready(TunnelEnd::Idle);
                 }
                 idle.as_mut().reset(until);
             }
@@ -87,7 +87,7 @@ pub(super) async fn run(
         .await
     };
     ways.ended = ended;
-    if ended == Ended::Whole {
+    if ended == TunnelEnd::Whole {
         backend.breaks_off(false);
         close_as_usual(client.tcp());
         close_as_usual(backend.tcp());
@@ -189,13 +189,13 @@ impl AsyncWrite for Backend {
 /// Both directions. When it is dropped, it records their progress.
 struct Ways {
     /// From the client to the backend.
-    up: Way,
+    up: TunnelDirection,
     /// From the backend to the client.
-    down: Way,
+    down: TunnelDirection,
     /// When a byte last moved.
     moved: Instant,
     /// How the tunnel ended; drained, if the process stopped it.
-    ended: Ended,
+    ended: TunnelEnd,
     record: Arc<Record>,
 }
 
@@ -205,30 +205,30 @@ impl Ways {
         cx: &mut Context<'_>,
         client: &mut Stream,
         backend: &mut Backend,
-    ) -> Poll<Ended> {
+    ) -> Poll<TunnelEnd> {
         let before = self.up.bytes + self.down.bytes;
         let up = match self.up.poll(cx, client, backend) {
             Ok(up) => up,
             // The other direction is not read any more: after a failed write, a reset looks like an end there.
-            Err(Broke::From) => return Poll::Ready(Ended::ByClient),
-            Err(Broke::To) => return Poll::Ready(Ended::ByBackend),
+            Err(Broke::From) => return Poll::Ready(TunnelEnd::ByClient),
+            Err(Broke::To) => return Poll::Ready(TunnelEnd::ByBackend),
         };
         let down = match self.down.poll(cx, backend, client) {
             Ok(down) => down,
-            Err(Broke::From) => return Poll::Ready(Ended::ByBackend),
-            Err(Broke::To) => return Poll::Ready(Ended::ByClient),
+            Err(Broke::From) => return Poll::Ready(TunnelEnd::ByBackend),
+            Err(Broke::To) => return Poll::Ready(TunnelEnd::ByClient),
         };
         if self.up.bytes + self.down.bytes != before {
             self.moved = Instant::now();
         }
         match (up, down) {
-            (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(Ended::Whole),
+            (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(TunnelEnd::Whole),
             // A side that is no longer read may still be reset.
             (Poll::Ready(()), _) if client.poll_reset(cx).is_ready() => {
-                Poll::Ready(Ended::ByClient)
+                Poll::Ready(TunnelEnd::ByClient)
             }
             (_, Poll::Ready(())) if backend.poll_reset(cx).is_ready() => {
-                Poll::Ready(Ended::ByBackend)
+                Poll::Ready(TunnelEnd::ByBackend)
             }
             _ => Poll::Pending,
         }
@@ -238,16 +238,16 @@ impl Ways {
 impl Drop for Ways {
     fn drop(&mut self) {
         let (verdict, reason) = match self.ended {
-            Ended::Whole => (None, None),
-            Ended::ByClient => (Some(Verdict::Aborted), None),
-            Ended::ByBackend => (Some(Verdict::Failed), Some(Reason::BackendCut)),
-            Ended::Idle => (Some(Verdict::Failed), Some(Reason::TunnelIdle)),
-            Ended::Drained => (Some(Verdict::Failed), Some(Reason::Draining)),
+            TunnelEnd::Whole => (None, None),
+            TunnelEnd::ByClient => (Some(Verdict::Aborted), None),
+            TunnelEnd::ByBackend => (Some(Verdict::Failed), Some(Reason::BackendCut)),
+            TunnelEnd::Idle => (Some(Verdict::Failed), Some(Reason::TunnelIdle)),
+            TunnelEnd::Drained => (Some(Verdict::Failed), Some(Reason::Draining)),
         };
         self.record.note(|facts| {
             facts.bytes_in = self.up.bytes;
             facts.bytes_out = self.down.bytes;
-            facts.left |= self.ended == Ended::ByClient;
+            facts.left |= self.ended == TunnelEnd::ByClient;
             if let Some(verdict) = verdict {
                 facts.verdict = verdict;
             }
@@ -264,7 +264,7 @@ enum Broke {
 
 /// One direction: bytes that were read and not written yet.
 #[derive(Default)]
-struct Way {
+struct TunnelDirection {
     /// `None` while it is empty.
     held: Option<Box<[u8]>>,
     start: usize,
@@ -279,7 +279,7 @@ struct Way {
     is_over: bool,
 }
 
-impl Way {
+impl TunnelDirection {
     /// A direction in which these bytes are the first.
     fn with(first: &[u8]) -> Self {
         Self {

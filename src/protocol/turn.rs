@@ -9,7 +9,7 @@ use std::task::Poll;
 /// A loop wakes for many connections at once. If each call were sent as soon as it is read, the backend would
 /// wake for each of them, often on the processor of this thread, which has to stop for it. So all are read
 /// first, and then leave close together. (docs/decisions/0033)
-pub(super) fn others_are_read() -> impl Future<Output = ()> + Send {
+pub(super) fn yield_once() -> impl Future<Output = ()> + Send {
     let mut is_last = false;
     poll_fn(move |cx| {
         if mem::replace(&mut is_last, true) {
@@ -42,7 +42,7 @@ mod tests {
                 for _ in 0..2 {
                     server.read_u8().await.unwrap();
                     order.lock().unwrap().push(('r', number));
-                    others_are_read().await;
+                    yield_once().await;
                     order.lock().unwrap().push(('s', number));
                 }
             });

@@ -10,16 +10,16 @@ use tidegate_h1::write;
 
 use super::super::stream::Stream;
 use super::super::streams::StreamKind;
-use super::super::turn::others_are_read;
+use super::super::turn::yield_once;
 use super::super::wire::OnEof;
-use super::super::{Conversation, Settings, Then, Whence, tunnel};
+use super::super::{ConnectionOrigin, ConnectionPhase, Conversation, Settings, tunnel};
 use super::client_socket::ClientSocket;
 use super::http2;
 use super::identity::Identities;
 use super::received::{self, read_array};
 use super::request_body::Upload;
 use super::request_reader::{Outcome, ReadyRequest, RequestReader};
-use super::respond::{Answer, Form, Gone, Sent};
+use super::respond::{Form, Gone, HttpAnswer, Sent};
 use crate::call::{
     self, Dialect, Head, HttpCall, Identity, Message, Origin, PinnedConnection, Progress, Refusal,
     Rejection, RequestBody, Serve, Tunnel,
@@ -29,17 +29,17 @@ use crate::call::{
 pub(super) fn serve<S: Serve>(
     stream: Stream,
     bytes: Vec<u8>,
-    whence: Whence,
+    from: ConnectionOrigin,
     conversation: Arc<Conversation<S>>,
-) -> impl Future<Output = Then> + Send {
-    let came = whence.origin.arrived;
+) -> impl Future<Output = ConnectionPhase> + Send {
+    let came = from.origin.arrived;
     let identities = Identities::new(
-        whence.origin.identity,
-        &whence.listener,
+        from.origin.identity,
+        &from.listener,
         stream.is_tls(),
         &conversation.settings,
     );
-    let cancel_on_eof = whence.listener.cancel_on_eof;
+    let cancel_on_eof = from.listener.cancel_on_eof;
     let mut connection = Connection {
         socket: ClientSocket::new(stream, cancel_on_eof, &conversation.settings),
         reader: RequestReader::new(bytes, came),
@@ -58,15 +58,15 @@ pub(super) fn serve<S: Serve>(
             })
             .await;
             let Some(answering) = connection.dispatch(read) else {
-                return Then::End;
+                return ConnectionPhase::Ended;
             };
             match answering.await {
                 Next::Request => {}
-                Next::End => return Then::End,
+                Next::End => return ConnectionPhase::Ended,
                 Next::Tunnel(tunnel) => {
                     let (stream, held) = (connection.socket.stream, connection.reader.held);
                     let conversation = Arc::clone(&conversation);
-                    return Then::Last(Box::pin(async move {
+                    return ConnectionPhase::Final(Box::pin(async move {
                         let idle_timeout = conversation.settings.tunnel_idle_timeout;
                         let watch = conversation.streams.watch(StreamKind::Tunnel);
                         tunnel::run(stream, held, *tunnel, idle_timeout, watch).await;
@@ -208,7 +208,7 @@ impl<S: Serve> Connection<S> {
         form: Form,
     ) -> impl Future<Output = Next> + Send {
         async move {
-            others_are_read().await;
+            yield_once().await;
             let progress = Progress::default();
             let on_eof = self.socket.on_eof;
             let mut interim = Vec::new();
@@ -247,7 +247,7 @@ impl<S: Serve> Connection<S> {
                 let Some(reply) = reply.await else {
                     return Next::End;
                 };
-                Answer::of(reply, form, self.conversation.settings.backend_kind)
+                HttpAnswer::of(reply, form, self.conversation.settings.backend_kind)
             };
             answer.ahead = interim;
             self.complete_answer(&mut answer, &mut upload, &progress);
@@ -282,7 +282,7 @@ impl<S: Serve> Connection<S> {
     /// Completes an answer by the state of its call and of the connection, which is ready for the next request.
     fn complete_answer(
         &mut self,
-        answer: &mut Answer,
+        answer: &mut HttpAnswer,
         upload: &mut Option<Box<Upload>>,
         progress: &Progress,
     ) {
@@ -311,7 +311,7 @@ impl<S: Serve> Connection<S> {
     /// Sends an answer of unknown length, which a drain may end.
     async fn send_stream(
         &mut self,
-        answer: Answer,
+        answer: HttpAnswer,
         upload: &mut Option<Box<Upload>>,
         progress: &Progress,
     ) -> Result<Sent, Gone> {
@@ -334,7 +334,7 @@ impl<S: Serve> Connection<S> {
             RequestBody::Whole(_) => form,
             RequestBody::Streamed { .. } => form.closing(),
         };
-        let answer = Answer::as_last(&call.head, form);
+        let answer = HttpAnswer::as_last(&call.head, form);
         let closes = answer.form.closes;
         if self.socket.send(answer, &mut None).await.is_err() {
             return Next::End;
@@ -368,7 +368,7 @@ impl<S: Serve> Connection<S> {
         let origin = Origin { identity, arrived };
         let serve = &self.conversation.serve;
         refusal.call = Some(serve.refused(origin, Dialect::Http, &refusal));
-        let answer = Answer::of(Err(refusal), form, self.conversation.settings.backend_kind);
+        let answer = HttpAnswer::of(Err(refusal), form, self.conversation.settings.backend_kind);
         if self.socket.send(answer, &mut None).await.is_ok() {
             self.socket.close(None).await;
         }

@@ -50,20 +50,20 @@ pub(super) struct KnownHead {
 /// The heads that a thread keeps.
 struct Heads {
     /// [`KEPT`] of them, once a head has come.
-    places: Vec<Place>,
+    places: Vec<HeadSlot>,
     /// Which of its places the next new head gets. They take turns, so that heads which take turns do not displace
     /// each other.
     next: usize,
 }
 
 #[derive(Default)]
-struct Place {
+struct HeadSlot {
     /// The latest head that would come here, as its hash.
     seen: u64,
-    kept: Option<Kept>,
+    kept: Option<CachedHead>,
 }
 
-struct Kept {
+struct CachedHead {
     bytes: Box<[u8]>,
     /// The bounds that it was read with.
     bounds: HeadBounds,
@@ -82,7 +82,7 @@ pub(super) fn read(
 ) -> Result<Option<KnownHead>, Box<BadHead>> {
     HEADS.with_borrow_mut(|Heads { places, next }| {
         if places.is_empty() {
-            places.resize_with(KEPT, Place::default);
+            places.resize_with(KEPT, HeadSlot::default);
         }
         let first = hash_of_line(bytes) as usize % (KEPT / WAYS) * WAYS;
         let places = &mut places[first..first + WAYS];
@@ -114,7 +114,7 @@ pub(super) fn read(
             let whole = hash(head);
             match places.iter_mut().find(|place| place.seen == whole) {
                 Some(place) => {
-                    place.kept = Some(Kept {
+                    place.kept = Some(CachedHead {
                         bytes: head.into(),
                         bounds,
                         read: read.clone(),

@@ -139,11 +139,11 @@ impl RequestReader {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(Outcome::Late),
                 Poll::Pending => match self.poll_over(socket, conversation, cx, stop.as_mut()) {
-                    Poll::Ready(Over::Late) => {
+                    Poll::Ready(WaitEnd::Late) => {
                         return Poll::Ready(self.late(&conversation.settings));
                     }
                     // The kernel may have what the runtime does not know of yet.
-                    Poll::Ready(Over::AskKernel) => {
+                    Poll::Ready(WaitEnd::AskKernel) => {
                         self.asks_kernel = true;
                         socket.stream.look();
                         continue;
@@ -342,10 +342,10 @@ impl RequestReader {
         conversation: &Conversation<S>,
         cx: &mut Context<'_>,
         stop: Pin<&mut WaitForCancellationFuture<'_>>,
-    ) -> Poll<Over> {
+    ) -> Poll<WaitEnd> {
         let over = match self.asks_kernel {
-            true => Over::Late,
-            false => Over::AskKernel,
+            true => WaitEnd::Late,
+            false => WaitEnd::AskKernel,
         };
         let due = match (&self.pending, self.held.is_empty()) {
             (Some(pending), _) => {
@@ -375,7 +375,7 @@ impl RequestReader {
 }
 
 /// Why the wait for more bytes is over.
-enum Over {
+enum WaitEnd {
     /// The kernel is asked once more.
     AskKernel,
     /// Nothing came.

@@ -75,7 +75,7 @@ impl Form {
 }
 
 /// An answer, up to its last byte.
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     head: Box<ReplyHead>,
     body: ReplyBody,
     pub(super) form: Form,
@@ -116,7 +116,7 @@ pub(super) enum Sent {
 }
 
 /// What remains of an answer after its first bytes.
-struct Unsent {
+struct UnsentAnswer {
     first: Vec<u8>,
     rest: Rest,
 }
@@ -124,7 +124,7 @@ struct Unsent {
 /// The answer cannot be written to its end.
 pub(super) struct Gone;
 
-impl Answer {
+impl HttpAnswer {
     /// The answer to a call.
     pub(super) fn of(mut reply: Result<Reply, Refusal>, mut form: Form, kind: BackendKind) -> Self {
         let pinned = match &mut reply {
@@ -293,7 +293,7 @@ impl ClientSocket {
     // Not an `async fn`, which has room for its arguments twice.
     pub(super) fn send<'a>(
         &'a mut self,
-        answer: Answer,
+        answer: HttpAnswer,
         upload: &'a mut Option<Box<Upload>>,
     ) -> impl Future<Output = Result<Sent, Gone>> + Send + 'a {
         let mut answer = Some(answer);
@@ -311,7 +311,11 @@ impl ClientSocket {
     }
 
     /// Writes the first bytes of an answer. Returns what remains.
-    fn write_first(&mut self, answer: Answer, cx: &mut Context<'_>) -> Option<Box<Unsent>> {
+    fn write_first(
+        &mut self,
+        answer: HttpAnswer,
+        cx: &mut Context<'_>,
+    ) -> Option<Box<UnsentAnswer>> {
         with_scratch(|first| {
             let rest = answer.begin(first);
             let written = match rest {
@@ -321,17 +325,17 @@ impl ClientSocket {
             let is_sent = written == first.len() && matches!(rest, Rest::None);
             (!is_sent).then(|| {
                 let first = first[written..].to_vec();
-                Box::new(Unsent { first, rest })
+                Box::new(UnsentAnswer { first, rest })
             })
         })
     }
 
     async fn send_rest(
         &mut self,
-        unsent: Box<Unsent>,
+        unsent: Box<UnsentAnswer>,
         upload: &mut Option<Box<Upload>>,
     ) -> Result<Sent, Gone> {
-        let Unsent { first, rest } = *unsent;
+        let UnsentAnswer { first, rest } = *unsent;
         match rest {
             Rest::None => self.write(&first, &[], upload).await?,
             Rest::Whole(bytes) => self.write(&first, &bytes, upload).await?,
