@@ -141,10 +141,10 @@ impl Forward for Message {
 }
 
 /// A message that is being sent. It is only a pointer to what is under way.
-pub struct Sending<S: Slot>(Way<S>);
+pub struct Sending<S: Slot>(SendPath<S>);
 
 /// How it is sent.
-enum Way<S: Slot> {
+enum SendPath<S: Slot> {
     /// On HTTP, over a connection that was idle.
     Http(Carry<Box<http::Exchange<S>>>),
     /// By any other.
@@ -153,11 +153,11 @@ enum Way<S: Slot> {
 
 impl<S: Slot> Sending<S> {
     fn http(exchange: Box<http::Exchange<S>>) -> Self {
-        Self(Way::Http(Carry::new(exchange)))
+        Self(SendPath::Http(Carry::new(exchange)))
     }
 
     fn boxed(exchange: impl Future<Output = Exchanged<S>> + Send + 'static) -> Self {
-        Self(Way::Boxed(Box::pin(exchange)))
+        Self(SendPath::Boxed(Box::pin(exchange)))
     }
 }
 
@@ -166,8 +166,8 @@ impl<S: Slot> Future for Sending<S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Exchanged<S>> {
         match &mut self.0 {
-            Way::Http(exchange) => Pin::new(exchange).poll(cx),
-            Way::Boxed(exchange) => exchange.as_mut().poll(cx),
+            SendPath::Http(exchange) => Pin::new(exchange).poll(cx),
+            SendPath::Boxed(exchange) => exchange.as_mut().poll(cx),
         }
     }
 }

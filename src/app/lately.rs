@@ -43,7 +43,7 @@ pub(super) struct UnderWay {
 
 /// A call that is known by its id.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum FoundCall {
     UnderWay(Arc<Record>),
     Ended(Report),
 }
@@ -121,12 +121,12 @@ impl Lately {
     }
 
     /// A call under way, or one that ended recently.
-    pub(super) fn find(&self, id: u64) -> Option<Found> {
+    pub(super) fn find(&self, id: u64) -> Option<FoundCall> {
         for _ in 0..TRIES {
             let known = self.under_way.each(|calls| calls.get(&id).cloned());
             let known = known.flatten().next();
             match known.map(|record| record.upgrade()) {
-                Some(Some(record)) => return Some(Found::UnderWay(record)),
+                Some(Some(record)) => return Some(FoundCall::UnderWay(record)),
                 // Its last owner reports it at this moment.
                 Some(None) => thread::yield_now(),
                 None => break,
@@ -137,7 +137,7 @@ impl Lately {
             let ended = all.iter().rev().find(|report| report.id == id);
             ended.cloned()
         });
-        ended.flatten().next().map(Found::Ended)
+        ended.flatten().next().map(FoundCall::Ended)
     }
 
     /// When the call ended that is the next to be forgotten; `None` if every call is remembered.

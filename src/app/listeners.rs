@@ -12,7 +12,7 @@ use super::{Shared, StartError};
 use crate::admin::{self, Inlet, ServeError};
 use crate::call::listener::UNIX_MODE;
 use crate::call::{Bind, Listener, Protocol};
-use crate::listen::threads::{CallGuess, Place};
+use crate::listen::threads::{CallGuess, ThreadPlace};
 use crate::listen::{self, Bound, SocketFile, SocketFileId};
 use crate::protocol::{self, Accepted};
 
@@ -183,7 +183,7 @@ impl Shared {
             let listen = &self.metrics.listen;
             let counted = listen.opened_at(&mut lock(&looked_up), &listener.name);
             let mut accepted = Accepted::new(stream, peer, listener, self.clock.now());
-            let Place { executor, taken } =
+            let ThreadPlace { executor, taken } =
                 self.threads.place_for(&guess, || accepted.is_one_call());
             let held = (connection, counted, taken);
             let conversing = protocol::converse(accepted, self.conversation.get(), held);

@@ -54,7 +54,7 @@ struct Gathered {
 }
 
 /// A waiting call.
-struct Waiting {
+struct OldestCall {
     id: u64,
     arrived: Timestamp,
     function: Arc<str>,
@@ -68,7 +68,7 @@ struct Calls {
     functions: HashMap<Arc<str>, Gathered>,
     callers: HashMap<CallerId, Gathered>,
     /// The oldest, the oldest first.
-    oldest: Vec<Waiting>,
+    oldest: Vec<OldestCall>,
     /// Calls at each backend now.
     at_backend: [u64; Destination::BACKENDS.len()],
     /// The span of the rates.   s
@@ -324,7 +324,7 @@ impl Calls {
             *at += 1;
         }
         if is_waiting {
-            self.oldest.push(Waiting {
+            self.oldest.push(OldestCall {
                 id: facts.id,
                 arrived,
                 function: Arc::clone(&facts.function),

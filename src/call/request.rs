@@ -136,7 +136,7 @@ impl RequestBody {
     /// Counts the bytes of a streamed body into the record as they leave.
     pub fn count_into(&mut self, record: &Arc<Record>) {
         if let Self::Streamed { read, rest } = self {
-            let counted = Counted {
+            let counted = CountedBody {
                 rest: std::mem::take(rest),
                 before: read.len() as u64,
                 record: Arc::clone(record),
@@ -147,13 +147,13 @@ impl RequestBody {
 }
 
 /// The rest of a streamed body. When it is first polled, the earlier part has left.
-struct Counted {
+struct CountedBody {
     rest: ByteStream,
     before: u64,
     record: Arc<Record>,
 }
 
-impl http_body::Body for Counted {
+impl http_body::Body for CountedBody {
     type Data = Bytes;
     type Error = BodyError;
 

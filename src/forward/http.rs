@@ -84,7 +84,7 @@ pub(super) struct Exchange<S: Slot> {
     /// A small reply, of which more is to come.
     body: Option<Box<WholeBody>>,
     /// Until the end.
-    held_back: Option<HeldBack<S>>,
+    pending: Option<PendingCall<S>>,
     record: Arc<Record>,
     backend: Arc<Backend>,
 }
@@ -93,7 +93,7 @@ pub(super) struct Exchange<S: Slot> {
 type Opening = Pin<Box<dyn Future<Output = Result<Link, ConnectError>> + Send>>;
 
 /// What goes back if nothing was sent.
-struct HeldBack<S> {
+struct PendingCall<S> {
     call: Box<HttpCall>,
     slot: S,
 }
@@ -162,7 +162,7 @@ impl<S: Slot> Carried for Box<Exchange<S>> {
     }
 
     fn abandon(mut self) {
-        if let Some(HeldBack { slot, .. }) = self.held_back.take() {
+        if let Some(PendingCall { slot, .. }) = self.pending.take() {
             // The slot is free when the connection is closed.
             self.upstream = None;
             slot.finish(Outcome::Failed);
@@ -188,32 +188,32 @@ impl<S: Slot> Exchange<S> {
             deadline: Deadline::new(&backend.bounds),
             reader: ReplyReader::default(),
             body: None,
-            held_back: Some(HeldBack { call, slot }),
+            pending: Some(PendingCall { call, slot }),
             record,
             backend,
         })
     }
 
     fn on_client_left(&self) -> OnClientLeft {
-        let held_back = self.held_back.as_ref();
-        let own = held_back.and_then(|held_back| held_back.call.on_client_left);
+        let pending = self.pending.as_ref();
+        let own = pending.and_then(|pending| pending.call.on_client_left);
         own.unwrap_or(self.backend.bounds.on_client_left)
     }
 
     fn unsent(&mut self, cause: ConnectError) -> Unsent<Message, S> {
-        let HeldBack { call, slot } = self.end();
+        let PendingCall { call, slot } = self.end();
         Unsent::new(Message::Http(call), slot, cause)
     }
 
     /// What it holds, at its end.
-    fn end(&mut self) -> HeldBack<S> {
-        let held_back = self.held_back.take();
-        held_back.expect("an exchange is not polled after its end")
+    fn end(&mut self) -> PendingCall<S> {
+        let pending = self.pending.take();
+        pending.expect("an exchange is not polled after its end")
     }
 
-    fn held_back(&mut self) -> &mut HeldBack<S> {
-        let held_back = self.held_back.as_mut();
-        held_back.expect("an exchange is not polled after its end")
+    fn pending(&mut self) -> &mut PendingCall<S> {
+        let pending = self.pending.as_mut();
+        pending.expect("an exchange is not polled after its end")
     }
 
     fn upstream(&mut self) -> &mut Upstream {
@@ -223,7 +223,7 @@ impl<S: Slot> Exchange<S> {
     /// Ends without a reply.
     fn fail(&mut self, failure: &Failure) -> Refusal {
         let refusal = failure.refusal(&self.backend, &self.record);
-        let HeldBack { call, slot } = self.end();
+        let PendingCall { call, slot } = self.end();
         // The slot of a call that was not sent is given back undrawn when it is dropped.
         if self.outgoing.written() > 0 {
             self.note_request(&call);
@@ -275,8 +275,8 @@ impl<S: Slot> Exchange<S> {
             return Ok(());
         }
         let upstream = self.upstream.as_mut().expect("it is open");
-        let held_back = self.held_back.as_mut();
-        let call = &mut held_back.expect("it has not ended").call;
+        let pending = self.pending.as_mut();
+        let call = &mut pending.expect("it has not ended").call;
         match self.outgoing.poll(call, &mut upstream.link, cx) {
             Poll::Ready(Ok(())) => self.note_sent(),
             Poll::Ready(Err(Interrupted::ByBackend(error))) if self.outgoing.written() == 0 => {
@@ -295,7 +295,7 @@ impl<S: Slot> Exchange<S> {
 
     /// The request has left, or the backend has answered.
     fn note_sent(&mut self) {
-        let at = self.held_back().slot.sent();
+        let at = self.pending().slot.sent();
         self.deadline.sent(at, &self.backend.bounds);
     }
 
@@ -308,7 +308,7 @@ impl<S: Slot> Exchange<S> {
                 Poll::Pending => {
                     // If the whole reply is here, the slot is given back at once, which has the same effect.
                     if self.reader.has_begun {
-                        self.held_back().slot.replied();
+                        self.pending().slot.replied();
                     }
                     return Poll::Pending;
                 }
@@ -322,8 +322,8 @@ impl<S: Slot> Exchange<S> {
                 }
                 Poll::Ready(_) => {}
             }
-            let held_back = self.held_back.as_ref();
-            let call = &held_back.expect("it has not ended").call;
+            let pending = self.pending.as_ref();
+            let call = &pending.expect("it has not ended").call;
             match self.reader.take(chunk.filled(), call, &self.record) {
                 Ok(None) => {}
                 Ok(Some(start)) => {
@@ -382,7 +382,7 @@ impl<S: Slot> Exchange<S> {
         if start.closes || start.has_surplus || !self.outgoing.is_sent() {
             return None;
         }
-        let call = &mut self.held_back().call;
+        let call = &mut self.pending().call;
         if !start.is_stateful && !call.head.is_stateful && call.pinned.is_none() {
             return Some(Keeping::Pool);
         }
@@ -413,7 +413,7 @@ impl<S: Slot> Exchange<S> {
                 }
                 Poll::Pending => {
                     self.body = Some(body);
-                    self.held_back().slot.replied();
+                    self.pending().slot.replied();
                     return Poll::Pending;
                 }
             };
@@ -432,7 +432,7 @@ impl<S: Slot> Exchange<S> {
 
     /// Gives the slot back, and the connection if it can be used again.
     fn finish(&mut self, head: Box<ReplyHead>, body: Bytes, keeping: Option<Keeping>) -> Reply {
-        let HeldBack { call, slot } = self.end();
+        let PendingCall { call, slot } = self.end();
         self.record.note(|facts| {
             if let Some(length) = call.body.whole_length() {
                 facts.bytes_in = length;
@@ -468,7 +468,7 @@ impl<S: Slot> Exchange<S> {
     ) -> Reply {
         let on_client_left = self.on_client_left();
         let deadline = self.deadline.of_reply(&self.backend.bounds);
-        let HeldBack { mut call, mut slot } = self.end();
+        let PendingCall { mut call, mut slot } = self.end();
         self.note_head(&call, &head);
         slot.replied();
         let readers = self.backend.readers();
@@ -498,7 +498,7 @@ impl<S: Slot> Exchange<S> {
 
     /// Leaves the connection to the protocol that both sides have agreed on. It keeps its slot until it ends.
     fn switch(&mut self, start: ReplyStart) -> Reply {
-        let HeldBack { call, mut slot } = self.end();
+        let PendingCall { call, mut slot } = self.end();
         self.note_head(&call, &start.head);
         slot.replied();
         let Upstream { link, .. } = self.upstream.take().expect("it is open");

@@ -109,14 +109,14 @@ pub(super) struct Pool<U> {
 
 struct Idle<U> {
     /// Oldest first.
-    kept: Vec<Kept<U>>,
+    kept: Vec<IdleUpstream<U>>,
     /// The backend was replaced.
     closed: bool,
     /// The latest of a reload, if there was one.
     retirement: Option<Retirement>,
 }
 
-struct Kept<U> {
+struct IdleUpstream<U> {
     upstream: U,
     since: Instant,
     /// It is not used from this moment on.
@@ -173,7 +173,7 @@ impl<U: Pooled> Pool<U> {
             self.kept.fetch_sub(1, Ordering::SeqCst);
             return;
         }
-        let kept = Kept {
+        let kept = IdleUpstream {
             upstream,
             since,
             usable_until,
@@ -201,11 +201,11 @@ impl<U: Pooled> Pool<U> {
                 return Vec::new();
             }
             idle.retirement = Some(retirement.clone());
-            let concerned = |kept: &mut Kept<U>| retirement.concerns(&kept.upstream);
+            let concerned = |kept: &mut IdleUpstream<U>| retirement.concerns(&kept.upstream);
             idle.kept.extract_if(.., concerned).collect()
         });
         // Sockets are closed outside the locks.
-        let retired: Vec<Kept<U>> = of_threads.flatten().collect();
+        let retired: Vec<IdleUpstream<U>> = of_threads.flatten().collect();
         self.kept.fetch_sub(retired.len(), Ordering::SeqCst);
         retired.len()
     }
@@ -226,7 +226,7 @@ impl<U> Pool<U> {
     fn sweep(&self) -> Option<Instant> {
         let now = Instant::now();
         let of_threads = self.idle.each(|idle| {
-            let is_over = |kept: &mut Kept<U>| kept.usable_until <= now;
+            let is_over = |kept: &mut IdleUpstream<U>| kept.usable_until <= now;
             let over: Vec<_> = idle.kept.extract_if(.., is_over).collect();
             let next = idle.kept.iter().map(|kept| kept.usable_until).min();
             (over, next)

@@ -50,7 +50,7 @@ struct Thread {
 struct Load(Arc<AtomicUsize>);
 
 /// A place on a thread.
-pub struct Place {
+pub struct ThreadPlace {
     /// `None` for the thread that accepts.
     pub executor: Option<Handle>,
     /// Counts a connection until it is dropped.
@@ -115,7 +115,7 @@ impl Threads {
         &self,
         guess: &CallGuess,
         is_one_call: impl FnOnce() -> Option<bool>,
-    ) -> Place {
+    ) -> ThreadPlace {
         if !self.may_be_many {
             return self.here();
         }
@@ -129,15 +129,15 @@ impl Threads {
     }
 
     /// A place on the thread that accepts.
-    fn here(&self) -> Place {
-        Place {
+    fn here(&self) -> ThreadPlace {
+        ThreadPlace {
             executor: None,
             taken: self.here.take(),
         }
     }
 
     /// A place on the thread with the fewest connections. On the thread that accepts if there is no other.
-    fn place(&self) -> Place {
+    fn place(&self) -> ThreadPlace {
         let mut beside = lock(&self.beside);
         let loads = beside.started.iter().map(|it| it.load.connections());
         let fewest = loads.min().unwrap_or(usize::MAX);
@@ -158,7 +158,7 @@ impl Threads {
         }
         let quietest = beside.started.iter().min_by_key(|it| it.load.connections());
         match quietest.filter(|it| it.load.connections() < here) {
-            Some(thread) => Place {
+            Some(thread) => ThreadPlace {
                 executor: Some(thread.executor.clone()),
                 taken: thread.load.take(),
             },
@@ -246,12 +246,12 @@ mod tests {
 
     use super::*;
 
-    fn executors(places: &[Place]) -> Vec<Option<tokio::runtime::Id>> {
-        let executor = |place: &Place| place.executor.as_ref().map(Handle::id);
+    fn executors(places: &[ThreadPlace]) -> Vec<Option<tokio::runtime::Id>> {
+        let executor = |place: &ThreadPlace| place.executor.as_ref().map(Handle::id);
         places.iter().map(executor).collect()
     }
 
-    fn take(threads: &Threads, number: usize) -> Vec<Place> {
+    fn take(threads: &Threads, number: usize) -> Vec<ThreadPlace> {
         (0..number).map(|_| threads.place()).collect()
     }
 

@@ -7,9 +7,9 @@ use tidegate_limits::Timestamp;
 use tidegate_limits::scheduler::DelayCause;
 
 use super::super::Shared;
-use super::super::lately::{ENDED_MAX, Found, Report, durations};
+use super::super::lately::{ENDED_MAX, FoundCall, Report, durations};
 use crate::admin::{ApiRefusal, CallId, CallState, Explained, Held, HeldBy, Moment, milliseconds};
-use crate::admit::WaitingNow;
+use crate::admit::QueuedCallNow;
 use crate::call::Facts;
 
 impl Shared {
@@ -20,13 +20,13 @@ impl Shared {
         let now = self.clock.now();
         let known = match self.lately.find(id.0) {
             None => return Err(ApiRefusal::unknown_call(id, self.which_are_known(now))),
-            Some(Found::Ended(report)) => Known {
+            Some(FoundCall::Ended(report)) => KnownCall {
                 state: CallState::Ended,
                 report,
                 waiting: None,
             },
-            Some(Found::UnderWay(record)) => {
-                record.note(|facts| Known::so_far(facts, waiting, self.clock.now()))
+            Some(FoundCall::UnderWay(record)) => {
+                record.note(|facts| KnownCall::so_far(facts, waiting, self.clock.now()))
             }
         };
         let arrived = Moment(self.clock.wall(known.report.arrived));
@@ -45,19 +45,19 @@ impl Shared {
 }
 
 /// A call, and where it stands.
-struct Known {
+struct KnownCall {
     state: CallState,
     report: Report,
     /// The call in the queue, if it waits there.
-    waiting: Option<WaitingNow>,
+    waiting: Option<QueuedCallNow>,
 }
 
-impl Known {
+impl KnownCall {
     /// A call under way. `waiting` is what the queue knew of it some time before.
-    fn so_far(facts: &Facts, waiting: Option<WaitingNow>, now: Timestamp) -> Self {
+    fn so_far(facts: &Facts, waiting: Option<QueuedCallNow>, now: Timestamp) -> Self {
         let has_answer = facts.answered.is_some() || facts.reason.is_some() || facts.shared;
         // One that could not be sent was admitted before, and waits again.
-        let still = |it: &WaitingNow| facts.admitted.is_none_or(|admitted| admitted < it.at);
+        let still = |it: &QueuedCallNow| facts.admitted.is_none_or(|admitted| admitted < it.at);
         let waiting = waiting.filter(|it| !has_answer && still(it));
         let state = match () {
             () if waiting.is_some() => CallState::Waiting,
@@ -136,7 +136,7 @@ impl Known {
             }
             CallState::Waiting => match &self.waiting {
                 None => format!("its turn has come, after {queued}"),
-                Some(WaitingNow {
+                Some(QueuedCallNow {
                     held_by, foreseen, ..
                 }) => {
                     let what = match held_by {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     fn say(state: CallState, report: Report) -> String {
-        let known = Known {
+        let known = KnownCall {
             state,
             report,
             waiting: None,
@@ -272,10 +272,10 @@ mod tests {
     #[test]
     fn the_sentence_of_a_waiting_call_says_for_what_and_until_when() {
         let say = |held_by: Option<&str>, ahead, starts| {
-            let known = Known {
+            let known = KnownCall {
                 state: CallState::Waiting,
                 report: report(None, None),
-                waiting: Some(WaitingNow {
+                waiting: Some(QueuedCallNow {
                     at: at(3_000),
                     held_by: held_by.map(Arc::from),
                     delays: Delays::default(),
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn a_call_stands_where_its_facts_and_the_queue_say() {
         let waits = |since| {
-            Some(WaitingNow {
+            Some(QueuedCallNow {
                 at: at(since),
                 held_by: None,
                 delays: Delays::default(),
@@ -376,7 +376,7 @@ mod tests {
             let record = record();
             let known = record.note(|facts| {
                 change(facts);
-                Known::so_far(facts, waiting, at(5_000))
+                KnownCall::so_far(facts, waiting, at(5_000))
             });
             assert_eq!(known.state, expected);
             let held: f64 = held(&known.report).iter().map(|it| it.ms).sum();

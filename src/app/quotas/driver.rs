@@ -104,9 +104,9 @@ pub(super) struct Health {
 #[derive(Default)]
 struct Carrying {
     keys: HashMap<QuotaAt, Tended>,
-    backlog: Backlog<Asked>,
+    backlog: Backlog<StoreRequest>,
     /// Requests that wait for the store's time.
-    for_time: Vec<Asked>,
+    for_time: Vec<StoreRequest>,
     under_way: JoinSet<Done>,
     /// The last request only for the time.
     asked_for_time: Option<Instant>,
@@ -165,7 +165,7 @@ impl OutageLog {
 }
 
 /// A request from the gate.
-struct Asked {
+struct StoreRequest {
     at: QuotaAt,
     quota: Arc<str>,
     question: QuestionId,
@@ -320,7 +320,7 @@ impl Driver {
 impl Carrying {
     /// The next moment with work to do.
     fn wakes_at(&self) -> Option<Instant> {
-        let for_time = self.for_time.iter().map(Asked::deadline).min();
+        let for_time = self.for_time.iter().map(StoreRequest::deadline).min();
         let waits_for_time = !self.for_time.is_empty() && self.under_way.is_empty();
         let asked_for_time = self.asked_for_time.filter(|_| waits_for_time);
         let asks_for_time = asked_for_time.map(|then| then + TIME_PAUSE);
@@ -387,7 +387,7 @@ impl Carrying {
                 return;
             }
         };
-        let asked = Asked {
+        let asked = StoreRequest {
             at,
             quota: of.quota,
             question,
@@ -645,7 +645,7 @@ impl Carrying {
     }
 }
 
-impl Asked {
+impl StoreRequest {
     fn deadline(&self) -> Instant {
         self.taken + self.timeout
     }

@@ -5,13 +5,13 @@ use tidegate_quota::{RecordKey, StoreEntry, StoreError, StoredSettings, SwapResu
 use tokio::time::{Instant, timeout_at};
 
 use super::super::breaker::Proof;
-use super::{Asked, Done, Driver, Failure, Kind, Work};
+use super::{Done, Driver, Failure, Kind, StoreRequest, Work};
 
 impl Driver {
     /// Sends one request for a key; for a new key also one for its settings.
     pub(super) async fn question(
         &self,
-        asked: Asked,
+        asked: StoreRequest,
         key: RecordKey,
         is_new: bool,
         sent: Instant,
