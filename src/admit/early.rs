@@ -5,8 +5,8 @@
 
 use tidegate_limits::{Ticket, Timestamp};
 
+use super::lock::{Lane, State, Turn};
 use super::permit::AtGate;
-use super::queue::{Lane, State, Turn};
 
 /// Whether a call has waited before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use tidegate_limits::scheduler::{LimitNow, QueueNow};
 use tidegate_runtime::lock;
 use tidegate_runtime::metric::{Registry, SetLevel, SetTotal};
 
-use super::acting::{Acting, ActingNow};
-use super::observing::ObservedNow;
+use super::acts::{Acting, ActingNow};
+use super::observe::ObservedNow;
 use crate::call::{Would, WouldEnd};
 use crate::telemetry::calls::NO_LIMIT;
 

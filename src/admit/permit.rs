@@ -7,8 +7,8 @@ use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Hold, Timestamp};
 use tokio::time::Instant;
 
-use super::promote::Ending;
-use super::queue::{Lane, Queue, State};
+use super::lock::{Lane, Queue, State};
+use super::promotion::Ending;
 use super::shadow::{Over, ShadowId};
 use crate::call::claim::{self, Settling};
 use crate::call::steps::StepKind;

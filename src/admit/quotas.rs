@@ -18,7 +18,7 @@ use tidegate_limits::scheduler::{
 
 use super::Gate;
 use super::journal::Given;
-use super::queue::{Lane, State};
+use super::lock::{Lane, State};
 use super::shadow::QuotaAsks;
 
 /// A key of a quota at the gate. It is never given to another key.

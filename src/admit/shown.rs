@@ -9,14 +9,14 @@ use tidegate_limits::scheduler::{Delays, LimitNow, Prediction, QueueNow, WaitRep
 use tidegate_limits::{Scheduler, Timestamp};
 
 use super::Gate;
+use super::lock::{State, Waiter};
 use super::metrics::GateNow;
-use super::observing::ObservedNow;
-use super::queue::{State, Waiter};
+use super::observe::ObservedNow;
 use crate::call::Destination;
 
 /// A waiting call, at one moment.
 #[derive(Clone, Debug)]
-pub struct WaitingNow {
+pub struct QueuedCallNow {
     /// The moment.
     pub at: Timestamp,
     /// What holds it: the limit, bucket or quota.
@@ -94,7 +94,7 @@ impl Gate {
 
     /// The call with this id, if it waits. Looks at every waiting call.
     #[must_use]
-    pub fn waiting_now(&self, id: u64) -> Option<WaitingNow> {
+    pub fn waiting_now(&self, id: u64) -> Option<QueuedCallNow> {
         self.queue.look(|state, now| {
             let reopens = state.acts.pause().map(|pause| pause.ends);
             state.lanes.iter().find_map(|lane| {
@@ -102,7 +102,7 @@ impl Gate {
                 let WaitReport {
                     held_by, delays, ..
                 } = lane.waited(now, ticket)?;
-                Some(WaitingNow {
+                Some(QueuedCallNow {
                     at: now,
                     held_by,
                     delays,

@@ -10,9 +10,9 @@ use tidegate_limits::{Call, Class, Hold, Ticket, Timestamp};
 use tokio::sync::oneshot;
 
 use super::early::Begins;
+use super::lock::{BEAT, Lane, Queue, State, Turn, draining};
 use super::permit::{Acting, AtGate, Permit, Tie};
-use super::promote::{Ending, Follower, Promoted, guest_of};
-use super::queue::{BEAT, Lane, Queue, State, Turn, draining};
+use super::promotion::{Ending, Follower, Promoted, guest_of};
 use super::settings::USER;
 use super::shadow::Over;
 use crate::call::steps::StepKind;

@@ -11,7 +11,7 @@
 //! 5. `polling`: a call that is not known to be user work goes before nothing.
 //!
 //! Calls that got their class from 4 or 5 may still be promoted to the user class, while users
-//! act on the same guest. The gate decides that (`src/admit/promote.rs`). Here it is only decided
+//! act on the same guest. The gate decides that (`src/admit/promotion.rs`). Here it is only decided
 //! whether they may.
 
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use crate::names::{crate_of, test_modules, workspace};
 const FUNCTION_MAX: usize = 80;
 
 /// Functions that are still longer. The list may only shrink.
-const STILL_LONGER: [(&str, &str); 1] = [("src/admit.rs", "ask")];
+const STILL_LONGER: [(&str, &str); 1] = [("src/admit/gate.rs", "ask")];
 
 /// The longest product file.   lines
 const FILE_MAX: usize = 700;

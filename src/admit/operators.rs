@@ -8,13 +8,13 @@ use tidegate_limits::scheduler::{LimitNow, Supplier, Supply, SupplyShare};
 use tidegate_limits::{Scheduler, Ticket, Timestamp};
 
 use super::Gate;
-use super::acting::{
+use super::acts::{
     Acting, ActingNow, ByItself, NotOverridden, OVERRIDES_MAX, Override, Pause, PauseFor, Ramp,
     Turned,
 };
 use super::journal::Given;
+use super::lock::{Lane, State, Waiter};
 use super::policy;
-use super::queue::{Lane, State, Waiter};
 use crate::call::steps::StepKind;
 use crate::call::{Destination, Record};
 

@@ -15,13 +15,13 @@ use tidegate_limits::{Class, Hold, Scheduler, Step, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::sync::{Notify, oneshot};
 
-use super::acting::{Acts, first};
+use super::acts::{Acts, first};
 use super::ask::{Ask, Waits};
 use super::backends::Backends;
 use super::journal::{Given, Journal};
-use super::observing::Observing;
+use super::observe::Observing;
 use super::policy;
-use super::promote::Promotions;
+use super::promotion::Promotions;
 use super::settings::{ClassRule, Deadline, Settings, USER, WhenFull};
 use super::shadow::{Decided, Over, ShadowId};
 use crate::call::{Destination, Reason, Record, Refusal, Role, Would, claim};
