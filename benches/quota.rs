@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::admit::{Ask, Asked, Claimed, Gate, Waits};
+use tidegate::admit::{Admission, Ask, Claimed, Gate, Waits};
 use tidegate::app::App;
 use tidegate::call::claim::Deadline;
 use tidegate::call::{Destination, Identity, NoObserver, Origin, Peer, Record, Role, Slot as _};
@@ -222,14 +222,14 @@ impl<'a> Load<'a> {
             let asked = self.gate.ask(ask, &record);
             let took = before.elapsed();
             let at_once = match asked {
-                Asked::Answered(Ok(mut permit)) => {
+                Admission::Decided(Ok(mut permit)) => {
                     // Given back, it would have drawn nothing.
                     permit.sent();
                     permit.finish(Outcome::Served);
                     true
                 }
                 // Who waits leaves.
-                Asked::Answered(Err(_)) | Asked::Waits(_) => false,
+                Admission::Decided(Err(_)) | Admission::Queued(_) => false,
             };
             decisions.push(Decision { took, at_once });
         }

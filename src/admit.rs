@@ -26,16 +26,18 @@ mod quotas;
 mod settings;
 mod shadow;
 mod shown;
+mod user_work;
 mod waiting;
 
 pub use tidegate_limits::policy::{Postpone, WindowStamp};
 
 pub use self::acts::{
-    Acting, ActingNow, ByItself, NotOverridden, Override, Pause, PauseFor, Ramp, Turned,
+    AutomaticChange, AutomaticChangeKind, BackendControl, BackendControlNow, NotOverridden,
+    Override, Pause, PauseFor, Ramp,
 };
 pub use self::ask::{Ask, Claimed, Waits};
 pub use self::gate::Gate;
-pub use self::journal::{Given, Journal};
+pub use self::journal::{Journal, SchedulerEvent};
 pub use self::lock::POSTPONED_MAX;
 pub use self::observe::ObservedNow;
 pub use self::permit::Permit;
@@ -44,4 +46,4 @@ pub use self::settings::{
     ClassRule, Deadline, LimitMode, PacedLimit, Pool, Settings, WhenFull, Window,
 };
 pub use self::shown::QueuedCallNow;
-pub use self::waiting::{Asked, Place, Waiting};
+pub use self::waiting::{Admission, QueuePosition, QueuedCall};

@@ -360,7 +360,7 @@ impl App {
             running,
             waiting, "the drain took too long, ending what is left"
         );
-        shared.gate.turn_away();
+        shared.gate.refuse_all();
         // An answer that is not written by then is lost with the process.
         let last =
             async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };

@@ -33,8 +33,8 @@ use tokio::sync::oneshot;
 
 pub use self::key::Key;
 use self::key::{Apart, Guest};
-pub use self::store::{Client, CoalesceNow, Told, Wanted};
-use self::store::{Found, Seat, SeatId, SharedCalls};
+pub use self::store::{CoalesceNow, PayingClient, SharedResult, Wanted};
+use self::store::{Seat, SeatId, SharedCalls, SharedLookup};
 pub use self::upstream::SharedCall;
 pub use self::waiter::Waiter;
 use crate::call::{
@@ -211,15 +211,15 @@ impl Coalescer {
             admitted,
         };
         match store.find(key, now) {
-            Found::Kept(answer, at) => {
+            SharedLookup::Kept(answer, at) => {
                 drop(store);
                 Joined::Kept(upstream::kept(&answer, now.since(at), record))
             }
-            Found::Running(id) => {
+            SharedLookup::Running(id) => {
                 let (seat, admitted) = store.join(id, seat);
                 Joined::Other(waits(id, seat, admitted))
             }
-            Found::Free(key) => {
+            SharedLookup::Free(key) => {
                 let begun = store.begin(&key, seat);
                 drop(store);
                 let first = waits(begun.id, SeatId::FIRST, begun.admit.subscribe());
@@ -229,7 +229,7 @@ impl Coalescer {
                     first,
                 )
             }
-            Found::Full => Joined::Alone,
+            SharedLookup::Full => Joined::Alone,
         }
     }
 

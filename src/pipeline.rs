@@ -13,18 +13,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use self::run::{Party, Run};
-use self::shared_turn::SharedParty;
+use self::run::{Clients, Run};
+use self::shared_turn::SharedClients;
 use tidegate_runtime::{BackOff, Clock, Live};
 
-use crate::admit::{Ask, Asked, Claimed, Gate, Permit, Waits};
+use crate::admit::{Admission, Ask, Claimed, Gate, Permit, Waits};
 use crate::call::{
     Claim, Destination, Dialect, Facts, Fault, Head, Identity, Message, Observe, Origin, Progress,
     Reason, Record, Refusal, Rejection, Reply, Request, RequestBody, Serve, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
-use crate::coalesce::{Coalescer, Joined, Key, SharedCall, Told, Waiter};
+use crate::coalesce::{Coalescer, Joined, Key, SharedCall, SharedResult, Waiter};
 use crate::forward::{ConnectError, Connection, Forward, Forwarder, Unsent};
 use crate::tasks::{Preference, Tasks};
 
@@ -55,7 +55,7 @@ pub struct Pipeline {
 }
 
 /// How a request is answered.
-enum Way<'a> {
+enum AnswerPath<'a> {
     /// By its own call, which has not asked yet.
     Alone(Ask, Message),
     /// By its own call.
@@ -73,7 +73,7 @@ enum Way<'a> {
 /// that it was made of, and 10,000 calls may wait.
 struct Served<'a> {
     pipeline: &'a Pipeline,
-    way: Way<'a>,
+    path: AnswerPath<'a>,
     progress: &'a Progress,
     record: &'a Arc<Record>,
     dialect: Dialect,
@@ -85,21 +85,21 @@ impl Future for Served<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let reply = loop {
-            match &mut this.way {
-                Way::Runs(call) => break ready!(Pin::new(call).poll(cx)),
-                Way::Boxed(answer) => break ready!(answer.as_mut().poll(cx)),
-                Way::Alone(..) | Way::Refused(_) | Way::Ended => {}
+            match &mut this.path {
+                AnswerPath::Runs(call) => break ready!(Pin::new(call).poll(cx)),
+                AnswerPath::Boxed(answer) => break ready!(answer.as_mut().poll(cx)),
+                AnswerPath::Alone(..) | AnswerPath::Refused(_) | AnswerPath::Ended => {}
             }
-            match std::mem::replace(&mut this.way, Way::Ended) {
-                Way::Alone(ask, outgoing) => {
+            match std::mem::replace(&mut this.path, AnswerPath::Ended) {
+                AnswerPath::Alone(ask, outgoing) => {
                     let run = this.pipeline.run(ask, outgoing, this.progress, this.record);
-                    this.way = Way::Runs(run);
+                    this.path = AnswerPath::Runs(run);
                 }
-                Way::Refused(refusal) => break Err(refusal),
+                AnswerPath::Refused(refusal) => break Err(refusal),
                 _ => unreachable!("a request is not polled after its end"),
             }
         };
-        this.way = Way::Ended;
+        this.path = AnswerPath::Ended;
         let record = this.record;
         let reply = reply.map_err(|mut refusal| {
             record.refuse(&refusal);
@@ -121,14 +121,14 @@ impl Serve for Pipeline {
         progress: &'a Progress,
     ) -> impl Future<Output = Result<Reply, Refusal>> + Send + 'a {
         let dialect = request.message.dialect();
-        let (record, way) = match self.about_tasks(&request) {
+        let (record, path) = match self.about_tasks(&request) {
             Some(found) => found,
-            None => self.way(request, progress),
+            None => self.choose_path(request, progress),
         };
         let record = progress.begins(record);
         Served {
             pipeline: self,
-            way,
+            path,
             progress,
             record,
             dialect,
@@ -172,7 +172,7 @@ impl Serve for Pipeline {
 }
 
 /// A client's part in a call that may be shared.
-enum Part {
+enum SharedRole {
     /// None: an answer is kept.
     Answered(Box<Result<Reply, Refusal>>),
     /// Its request is the one that is sent, and it gets the answer, whatever it is.
@@ -185,7 +185,11 @@ enum Part {
 
 impl Pipeline {
     /// What a request asks, its caller, and how it is answered.
-    fn way<'a>(&'a self, request: Request, progress: &'a Progress) -> (Arc<Record>, Way<'a>) {
+    fn choose_path<'a>(
+        &'a self,
+        request: Request,
+        progress: &'a Progress,
+    ) -> (Arc<Record>, AnswerPath<'a>) {
         let mut operation = self.classifier.look(|it| it.classify(&request));
         let Request {
             origin,
@@ -223,31 +227,31 @@ impl Pipeline {
             call.body.count_into(&record);
             call.on_client_left = operation.on_client_left;
         }
-        let way = match (outgoing(message, &operation), key, preference) {
-            (Ok(outgoing), None, None) => Way::Alone(ask, outgoing),
+        let path = match (outgoing(message, &operation), key, preference) {
+            (Ok(outgoing), None, None) => AnswerPath::Alone(ask, outgoing),
             (Ok(outgoing), Some(key), None) => {
                 let record = Arc::clone(&record);
                 let sharing = self.share(key, ask, outgoing, progress, progress, record);
-                Way::Boxed(Box::pin(sharing))
+                AnswerPath::Boxed(Box::pin(sharing))
             }
             // It must be here as a whole, because its client may not be there to send the rest.
             (Ok(Message::Http(call)), _, Some(_))
                 if matches!(call.body, RequestBody::Streamed { .. }) =>
             {
-                Way::Refused(Refusal::new(
+                AnswerPath::Refused(Refusal::new(
                     Reason::TooLarge,
                     "a call can be handed over only if its body is no larger than buffer_bytes",
                 ))
             }
             (Ok(outgoing), key, Some(preference)) => {
                 let record = Arc::clone(&record);
-                Way::Boxed(Box::pin(
+                AnswerPath::Boxed(Box::pin(
                     self.hand_over(preference, key, ask, outgoing, record),
                 ))
             }
-            (Err(refusal), ..) => Way::Refused(refusal),
+            (Err(refusal), ..) => AnswerPath::Refused(refusal),
         };
-        (record, way)
+        (record, path)
     }
 
     /// Counts a call for its caller.
@@ -293,46 +297,46 @@ impl Pipeline {
     }
 
     /// Answers a read together with all identical ones.
-    fn share<'a, P: Party>(
+    fn share<'a, P: Clients>(
         &'a self,
         key: Key,
         ask: Ask,
         mut outgoing: Message,
-        party: &'a P,
+        clients: &'a P,
         progress: &'a Progress,
         record: Arc<Record>,
     ) -> impl Future<Output = Result<Reply, Refusal>> + Send + 'a {
         let (deadline, class) = self.gate.patience(&ask);
         let part = match self.coalescer.join(key, deadline, class, &record) {
-            Joined::Kept(reply) => Part::Answered(Box::new(reply)),
+            Joined::Kept(reply) => SharedRole::Answered(Box::new(reply)),
             Joined::First(call, waiter) => {
                 self.start(call, ask, outgoing);
-                Part::First(waiter)
+                SharedRole::First(waiter)
             }
             Joined::Other(waiter) => {
                 outgoing.compact();
-                Part::Other(waiter, ask, outgoing)
+                SharedRole::Other(waiter, ask, outgoing)
             }
-            Joined::Alone => Part::Alone(ask, outgoing),
+            Joined::Alone => SharedRole::Alone(ask, outgoing),
         };
         // The future holds only what a waiting read needs.
         async move {
             let (ask, outgoing) = match part {
-                Part::Answered(reply) => return *reply,
-                Part::First(waiter) => match waiter.told(progress).await {
-                    Told::Answer(reply) => return reply,
-                    Told::Alone => {
+                SharedRole::Answered(reply) => return *reply,
+                SharedRole::First(waiter) => match waiter.told(progress).await {
+                    SharedResult::Answer(reply) => return reply,
+                    SharedResult::Alone => {
                         let none = "a shared call came to no answer";
                         return Err(Refusal::new(Reason::Internal, none));
                     }
                 },
-                Part::Other(waiter, ask, outgoing) => match waiter.told(progress).await {
-                    Told::Answer(reply) => return reply,
-                    Told::Alone => (ask, outgoing),
+                SharedRole::Other(waiter, ask, outgoing) => match waiter.told(progress).await {
+                    SharedResult::Answer(reply) => return reply,
+                    SharedResult::Alone => (ask, outgoing),
                 },
-                Part::Alone(ask, outgoing) => (ask, outgoing),
+                SharedRole::Alone(ask, outgoing) => (ask, outgoing),
             };
-            Box::pin(self.run(ask, outgoing, party, &record)).await
+            Box::pin(self.run(ask, outgoing, clients, &record)).await
         }
     }
 
@@ -349,30 +353,30 @@ impl Pipeline {
 
     async fn run_shared(self, call: SharedCall, ask: Ask, outgoing: Message) {
         let on_client_left = self.forwarder.on_client_left(&outgoing);
-        let party = SharedParty::new(call, self.gate.clone(), ask.clone());
-        let call = &party.call;
+        let clients = SharedClients::new(call, self.gate.clone(), ask.clone());
+        let call = &clients.call;
         let record = call.record();
         let reply = tokio::select! {
             biased;
             // Dropping an unsent call cancels it.
             () = call.abandoned(on_client_left) => return,
-            reply = self.run(ask, outgoing, &party, record) => reply,
+            reply = self.run(ask, outgoing, &clients, record) => reply,
         };
         let reply = reply.inspect_err(|refusal| record.refuse(refusal));
-        party.call.end(reply);
+        clients.call.end(reply);
     }
 
     /// Asks the gate now. The rest happens as the future is polled.
-    fn run<'a, P: Party, O: Forward>(
+    fn run<'a, P: Clients, O: Forward>(
         &'a self,
         ask: Ask,
         outgoing: O,
-        party: &'a P,
+        clients: &'a P,
         record: &'a Arc<Record>,
     ) -> Run<'a, P, O> {
         let again = self.again(&ask, &outgoing, record);
         let asked = self.gate.ask(ask, record);
-        Run::new(self, asked, outgoing, again, party, record)
+        Run::new(self, asked, outgoing, again, clients, record)
     }
 
     /// What is sent once more if the backend closes without a reply: a read, if that is switched
@@ -385,11 +389,11 @@ impl Pipeline {
 
     /// Sends a read once more, as a call of its own that draws every limit again. It runs only if
     /// the backend accepts connections; otherwise the first refusal stays.
-    async fn send_again<P: Party, O: Forward>(
+    async fn send_again<P: Clients, O: Forward>(
         &self,
         (ask, outgoing): (Ask, O),
         refusal: Refusal,
-        party: &P,
+        clients: &P,
         record: &Arc<Record>,
     ) -> Result<O::Answer, Refusal> {
         let destination = ask.destination;
@@ -403,8 +407,8 @@ impl Pipeline {
         let claimed = Claimed::of(&claim);
         let ask = Ask { claimed, ..ask };
         second.note(|facts| facts.claim = Some(claim));
-        party.wait();
-        let permit = match admitted(self.gate.ask(ask, &second), party).await {
+        clients.wait();
+        let permit = match admitted(self.gate.ask(ask, &second), clients).await {
             Ok(permit) if self.gate.is_up(destination) => permit,
             Ok(_) => return Err(not_again(refusal, &second)),
             Err(refused) => {
@@ -412,7 +416,7 @@ impl Pipeline {
                 return Err(refused);
             }
         };
-        party.admit();
+        clients.admit();
         let sending = outgoing.send(&self.forwarder, permit, Arc::clone(&second));
         match sending.await {
             Ok(reply) => reply.inspect_err(|refusal| second.refuse(refusal)),
@@ -437,10 +441,10 @@ impl Pipeline {
 
     /// Waits for another turn, until the call is sent. No byte was written, so it may. No other call is ever sent
     /// twice.
-    async fn try_again<P: Party, O: Forward>(
+    async fn try_again<P: Clients, O: Forward>(
         &self,
         mut unsent: Unsent<O, Permit>,
-        party: &P,
+        clients: &P,
         record: &Arc<Record>,
     ) -> Result<O::Answer, Refusal> {
         let mut back_off = OWN_FAULT_PAUSE;
@@ -450,7 +454,7 @@ impl Pipeline {
                 "not sent, waits again"
             );
             let outgoing = unsent.outgoing;
-            party.wait();
+            clients.wait();
             let fault = unsent.cause.fault();
             if let Some(refusal) = self.without_tls(&unsent.cause, outgoing.destination()) {
                 // The gate is informed, and the call leaves the queue again at once.
@@ -464,8 +468,8 @@ impl Pipeline {
                 tokio::time::sleep(back_off.pause()).await;
             }
             let asked = self.gate.ask_again(unsent.slot, fault);
-            let permit = admitted(asked, party).await?;
-            party.admit();
+            let permit = admitted(asked, clients).await?;
+            clients.admit();
             let sending = outgoing.send(&self.forwarder, permit, Arc::clone(record));
             match sending.await {
                 Ok(reply) => return reply,
@@ -476,10 +480,10 @@ impl Pipeline {
 }
 
 /// The answer of the gate, after any wait.
-async fn admitted<P: Party>(asked: Asked, party: &P) -> Result<Permit, Refusal> {
+async fn admitted<P: Clients>(asked: Admission, clients: &P) -> Result<Permit, Refusal> {
     match asked {
-        Asked::Answered(admitted) => admitted,
-        Asked::Waits(turn) => party.turn(turn).await,
+        Admission::Decided(admitted) => admitted,
+        Admission::Queued(turn) => clients.turn(turn).await,
     }
 }
 

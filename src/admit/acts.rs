@@ -1,4 +1,4 @@
-//! What operators do to the backend: a pause, and the ramp after it.
+//! The acts of operators on the backend: a pause, and the ramp after it.
 //!
 //! Both are values of the gate's state, each with its end, and the one timer checks them. While a
 //! pause lasts, the limits on the calls to each backend give out nothing, in both lanes. After it,
@@ -52,7 +52,7 @@ pub struct Ramp {
     pub author: Arc<str>,
 }
 
-/// What an operator asks for with a pause.
+/// The wishes of an operator for a pause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PauseFor {
     /// Until it ends by itself.
@@ -65,15 +65,15 @@ pub struct PauseFor {
     pub author: Arc<str>,
 }
 
-/// What the gate does with calls to the backend.
+/// The control of the backend: what the gate does with calls to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Acting {
-    /// It sends them by the limits of the config.
+pub enum BackendControl {
+    /// The gate sends calls by the limits of the config.
     #[default]
     Running,
-    /// It sends nothing new.
+    /// The gate sends nothing new.
     Paused(Pause),
-    /// It sends them by a share of the limits, which grows.
+    /// The gate sends calls by a share of the limits, which grows.
     Ramping(Ramp),
 }
 
@@ -109,11 +109,11 @@ pub enum NotOverridden {
     TooMany,
 }
 
-/// What the gate does with calls to the backend, at one moment.
+/// The control of the backend at one moment.
 #[derive(Clone, Debug)]
-pub struct ActingNow {
-    /// What it does.
-    pub acting: Acting,
+pub struct BackendControlNow {
+    /// The control.
+    pub acting: BackendControl,
     /// The share of the limits that is in force.
     pub share: SupplyShare,
     /// Calls past the gate that have not ended.
@@ -124,16 +124,16 @@ pub struct ActingNow {
 
 /// Something that ended or began by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ByItself {
+pub struct AutomaticChange {
     /// When.
     pub at: Timestamp,
-    /// What.
-    pub what: Turned,
+    /// The change.
+    pub what: AutomaticChangeKind,
 }
 
-/// What ended or began by itself.
+/// A change that came by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turned {
+pub enum AutomaticChangeKind {
     /// The hold of a pause is over. The limits grow for this time.
     PauseEnded {
         /// Zero for none.
@@ -143,7 +143,7 @@ pub enum Turned {
     RampEnded,
     /// A limit has its own value again.
     OverrideEnded {
-        /// Its name.
+        /// The name of the limit.
         limit: Arc<str>,
     },
     /// A backend is back, and the limits grow for this time.
@@ -158,7 +158,7 @@ pub enum Turned {
 /// The state of a pause or a ramp, under the lock of the gate.
 #[derive(Debug, Default)]
 pub(super) struct Acts {
-    pub(super) acting: Acting,
+    pub(super) acting: BackendControl,
     /// When the next step of a ramp is due.
     pub(super) step: Option<Timestamp>,
     /// How long limits grow after a pause that ended by itself, and after a backend was down.
@@ -168,7 +168,7 @@ pub(super) struct Acts {
     /// Limits with lower values.
     pub(super) overrides: Vec<Override>,
     /// For the log of acts.
-    pub(super) by_itself: Vec<ByItself>,
+    pub(super) by_itself: Vec<AutomaticChange>,
 }
 
 impl Acts {
@@ -186,9 +186,9 @@ impl Acts {
     /// When the timer must look again.
     pub(super) fn wake(&self) -> Option<Timestamp> {
         let acting = match &self.acting {
-            Acting::Running => None,
-            Acting::Paused(pause) => Some(pause.ends),
-            Acting::Ramping(_) => self.step,
+            BackendControl::Running => None,
+            BackendControl::Paused(pause) => Some(pause.ends),
+            BackendControl::Ramping(_) => self.step,
         };
         let overrides = self.overrides.iter().map(|it| it.ends);
         first(acting, overrides.min())
@@ -197,9 +197,9 @@ impl Acts {
     /// Whether a pause or a ramp is due.
     pub(super) fn is_acting_due(&self, now: Timestamp) -> bool {
         match &self.acting {
-            Acting::Running => false,
-            Acting::Paused(pause) => pause.ends <= now,
-            Acting::Ramping(_) => self.step.is_some_and(|step| step <= now),
+            BackendControl::Running => false,
+            BackendControl::Paused(pause) => pause.ends <= now,
+            BackendControl::Ramping(_) => self.step.is_some_and(|step| step <= now),
         }
     }
 
@@ -211,14 +211,14 @@ impl Acts {
     /// Whether the timer need not look again: no pause, no ramp, and no limit with a lower value.
     #[inline]
     pub(super) fn is_at_rest(&self) -> bool {
-        matches!(self.acting, Acting::Running) && self.overrides.is_empty()
+        matches!(self.acting, BackendControl::Running) && self.overrides.is_empty()
     }
 
     /// The pause, if there is one.
     pub(super) fn pause(&self) -> Option<&Pause> {
         match &self.acting {
-            Acting::Paused(pause) => Some(pause),
-            Acting::Running | Acting::Ramping(_) => None,
+            BackendControl::Paused(pause) => Some(pause),
+            BackendControl::Running | BackendControl::Ramping(_) => None,
         }
     }
 
@@ -241,9 +241,9 @@ impl Acts {
         !self.by_itself.is_empty()
     }
 
-    pub(super) fn note(&mut self, at: Timestamp, what: Turned) {
+    pub(super) fn note(&mut self, at: Timestamp, what: AutomaticChangeKind) {
         if self.by_itself.len() < ENDED_MAX {
-            self.by_itself.push(ByItself { at, what });
+            self.by_itself.push(AutomaticChange { at, what });
         }
     }
 }

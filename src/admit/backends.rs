@@ -16,11 +16,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Which backends are up, and the next probe of each that is down.
 #[derive(Debug, Default)]
-pub struct Backends([Known; Destination::BACKENDS.len()]);
+pub struct Backends([KnownHealth; Destination::BACKENDS.len()]);
 
 /// The health of a destination's backend, as calls have shown it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct KnownHealth {
     /// The number of the backend. Results of an earlier one are ignored.
     generation: Generation,
     health: Health,
@@ -36,7 +36,7 @@ enum Health {
     Probing { back_off: BackOff },
 }
 
-impl Known {
+impl KnownHealth {
     /// Forgets the health of an earlier backend, if this one is new. A call may be the first to use
     /// it. False if this one was replaced.
     fn is_about(&mut self, generation: Generation) -> bool {
@@ -52,7 +52,7 @@ impl Known {
 
 impl Backends {
     /// What is known of a backend, unless it was replaced.
-    fn about(&mut self, backend: Destination, generation: Generation) -> Option<&mut Known> {
+    fn about(&mut self, backend: Destination, generation: Generation) -> Option<&mut KnownHealth> {
         let known = self.0.get_mut(backend as usize)?;
         known.is_about(generation).then_some(known)
     }

@@ -12,7 +12,7 @@ use tidegate_limits::scheduler::{
 use tidegate_limits::{Caller, Fill, Tokens};
 
 use super::Gate;
-use super::journal::Given;
+use super::journal::SchedulerEvent;
 use crate::call::claim::Charged;
 use crate::call::steps::StepKind;
 use crate::call::{Identity, Quota};
@@ -24,9 +24,8 @@ impl Gate {
     /// # Errors
     /// If there are too many.
     pub fn set_bucket(&self, id: BucketId, rule: BucketRule) -> Result<(), TooManyBuckets> {
-        self.queue.change(|state, now| {
-            state.given(now, Given::Bucket { id, rule: &rule });
-            state.observing.set_bucket(now, id, &rule);
+        self.lock.change(|state, now| {
+            state.observe(now, SchedulerEvent::Bucket { id, rule: &rule });
             state.calls().set_bucket(now, id, rule)
         })
     }
@@ -37,7 +36,7 @@ impl Gate {
         // Calls of one caller get the same charge, and there are usually many of them.
         let mut known: HashMap<Caller, Option<BucketId>> = HashMap::new();
         let mut records = Vec::new();
-        self.queue.change(|state, now| {
+        self.lock.change(|state, now| {
             state.calls().reroute_waiting(now, |call, waiter| {
                 let _ = call.bucket.filter(|bucket| *bucket == id)?;
                 let caller = call.caller;
@@ -48,8 +47,7 @@ impl Gate {
                 }
                 Some(to)
             });
-            state.given(now, Given::BucketGone { id });
-            state.observing.remove_bucket(now, id);
+            state.observe(now, SchedulerEvent::BucketRemoved { id });
             state.calls().remove_bucket(now, id, |_| None)
         });
         drop(records);
@@ -61,7 +59,7 @@ impl Gate {
         let mut known: HashMap<Arc<Identity>, Charged> = HashMap::new();
         // Dropping a record reports it, which must not happen under the lock.
         let mut records = Vec::new();
-        self.queue.change_beside(|state, now| {
+        self.lock.change_unlogged(|state, now| {
             state.calls().reroute_waiting(now, |_, waiter| {
                 let record = waiter.record.upgrade()?;
                 let bucket = record.note(|facts| {
@@ -91,7 +89,7 @@ impl Gate {
     /// The current state of a bucket.
     #[must_use]
     pub fn bucket_now(&self, id: BucketId) -> Option<BucketNow> {
-        self.queue
+        self.lock
             .look(|state, now| state.calls().bucket_now(now, id))
     }
 
@@ -118,18 +116,17 @@ impl Gate {
     /// bucket.
     #[must_use]
     pub fn bucket_wait(&self, id: BucketId, tokens: Tokens) -> Option<Duration> {
-        self.queue
+        self.lock
             .look(|state, now| state.calls().bucket_wait(now, id, tokens))
     }
 
     /// Sets a limit's share of a capacity that several proxies share. Returns its state at the same
     /// moment; `None` if there is no such limit.
     pub fn supply(&self, limit: &str, supply: Supply) -> Option<LimitNow> {
-        self.queue.change(|state, now| {
+        self.lock.change(|state, now| {
             let by = Supplier::Coordinator;
-            state.given(now, Given::Supply { limit, by, supply });
-            state.observing.supply(now, limit, by, supply);
-            let observed = state.observing.limit_now(limit);
+            state.observe(now, SchedulerEvent::Supply { limit, by, supply });
+            let observed = state.observer.limit_now(limit);
             let calls = &mut state.calls();
             calls.supply(now, limit, by, supply);
             observed.or_else(|| calls.limit_now(now, limit))
@@ -139,9 +136,9 @@ impl Gate {
     /// The current state of the limit with this name, among those that limited calls meet.
     #[must_use]
     pub fn limit_now(&self, limit: &str) -> Option<LimitNow> {
-        self.queue.look(|state, now| {
-            state.observing.advance(now);
-            let observed = state.observing.limit_now(limit);
+        self.lock.look(|state, now| {
+            state.observer.advance(now);
+            let observed = state.observer.limit_now(limit);
             observed.or_else(|| state.calls().limit_now(now, limit))
         })
     }
@@ -149,9 +146,8 @@ impl Gate {
     /// Sets the rate at which a bucket fills, its share of a rate that several proxies share.
     /// Returns its state; `None` if there is no such bucket.
     pub fn supply_fill(&self, id: BucketId, supply: Supply<Fill>) -> Option<BucketNow> {
-        self.queue.change(|state, now| {
-            state.given(now, Given::Fill { id, supply });
-            state.observing.fill(now, id, supply);
+        self.lock.change(|state, now| {
+            state.observe(now, SchedulerEvent::Fill { id, supply });
             let calls = &mut state.calls();
             calls.supply_fill(now, id, supply);
             calls.bucket_now(now, id)

@@ -5,33 +5,33 @@
 
 use tidegate_limits::{Ticket, Timestamp};
 
-use super::lock::{Lane, State, Turn};
-use super::permit::AtGate;
+use super::lock::{Decision, GateState, Lane};
+use super::permit::GateCall;
 
 /// Whether a call has waited before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begins {
-    Now,
+pub(super) enum Attempt {
+    First,
     Again,
 }
 
-impl State {
+impl GateState {
     /// The refusal of a call that is predicted to start after its deadline, if such calls are refused.
     pub(super) fn refuse_if_late(
         &mut self,
         ticket: Ticket,
         now: Timestamp,
-        call: &AtGate,
-        begins: Begins,
-    ) -> Option<Turn> {
-        if !self.early_refusal || call.lane != Lane::Limited || begins == Begins::Again {
+        call: &GateCall,
+        begins: Attempt,
+    ) -> Option<Decision> {
+        if !self.early_refusal || call.lane != Lane::Limited || begins == Attempt::Again {
             return None;
         }
         let reopens = self.acts.pause().map(|pause| pause.ends);
         let (refusal, _) = self.calls().refuse_if_late(now, ticket, reopens)?;
         // It may have been before others that need less.
-        self.let_through(now);
-        Some(Turn::No {
+        self.admit_ready(now);
+        Some(Decision::Refuse {
             refusal: Some(refusal),
             delays: Default::default(),
             at: now,

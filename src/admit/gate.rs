@@ -1,4 +1,4 @@
-//! What the stages see of the gate.
+//! The gate as the stages see it: a call asks for its turn.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use rand::RngExt;
 use tidegate_limits::call::Backend;
-use tidegate_limits::scheduler::WaitReport;
+use tidegate_limits::scheduler::{Refusal, WaitReport};
 use tidegate_limits::{Call, Class, Timestamp};
 use tidegate_runtime::Clock;
-use tokio::task::JoinSet;
 
 use super::ask::{Ask, Claimed};
-use super::early::Begins;
-use super::lock::{Lane, Queue, State, Turn, Waiter, draining, tell};
-use super::permit::{AtGate, Permit, Tie};
+use super::early::Attempt;
+use super::lock::{Decision, GateLock, GateState, Lane, Waiter, draining, tell};
+use super::observe::CallEvent;
+use super::permit::{GateCall, Permit};
 use super::policy;
-use super::promotion::{Promoted, guest_of};
+use super::promotion::{EffectiveClass, PromotedRecords, guest_of};
 use super::settings::{Settings, USER};
-use super::shadow::Over;
-use super::waiting::{Asked, Told};
+use super::shadow::CallEnd;
+use super::user_work::Promotion;
+use super::waiting::{Admission, SubmitOutcome};
 use crate::call::steps::{ReplayFacts, StepKind};
 use crate::call::{Destination, Fault, Generation, Record, Role};
-use crate::telemetry::log;
 
 /// By how much the time of day must differ from where fixed windows are before they move. A clock that is only slewed
 /// drifts by half a millisecond a second.
@@ -31,7 +31,7 @@ const CLOCK_STEP: Duration = Duration::from_millis(20);
 /// Admits calls when their turn has come and their limits open.
 #[derive(Clone)]
 pub struct Gate {
-    pub(super) queue: Arc<Queue>,
+    pub(super) lock: Arc<GateLock>,
 }
 
 impl Gate {
@@ -39,140 +39,69 @@ impl Gate {
     #[must_use]
     pub fn new(settings: &Settings, clock: Clock) -> Self {
         Self {
-            queue: Arc::new(Queue::new(settings, clock)),
+            lock: Arc::new(GateLock::new(settings, clock)),
         }
     }
 
-    /// Asks for a call's turn.
-    pub fn ask(&self, mut ask: Ask, record: &Arc<Record>) -> Asked {
-        if self.queue.draining.load(Ordering::Relaxed) {
-            return Asked::Answered(Err(draining()));
+    /// Asks for a call's turn: resolves the call, and admits it now or else queues it.
+    pub fn ask(&self, mut ask: Ask, record: &Arc<Record>) -> Admission {
+        if self.lock.draining.load(Ordering::Relaxed) {
+            return Admission::Decided(Err(draining()));
         }
         let lane = match ask.limited {
             true => Lane::Limited,
             false => Lane::Unlimited,
         };
         let backend = ask.destination;
-        let mut at_gate = AtGate {
-            queue: Arc::clone(&self.queue),
+        let mut call = GateCall {
+            lock: Arc::clone(&self.lock),
             lane,
             backend,
             settling: ask.claimed.settling.take(),
             shadowed: None,
-            tie: Tie::Apart,
+            class: EffectiveClass::Own,
+            promotion: Promotion::None,
             record: Arc::clone(record),
         };
-        let mut promoted = Promoted::default();
-        let submitted = self.queue.change_in(lane, |state, now| {
-            let own = state.class(&ask.class);
-            let deadline = state.deadline(own, &ask, now);
-            let guest = match state.looks_at_guest(lane, ask.role) {
-                true => guest_of(ask.target.as_deref(), record),
-                false => None,
-            };
-            if guest.is_some() {
-                let user = &state.classes[USER.0 as usize];
-                promoted.class = Some(Arc::clone(&user.name));
-            }
-            let class = state.class_in_which_it_rides(own, ask.role, guest.as_deref(), now);
-            if class != own {
-                promoted.rides(record);
-                at_gate.tie = Tie::Rides;
-            } else if lane == Lane::Limited && ask.role == Role::Follows {
-                at_gate.tie = Tie::Follows(ask.target);
-            }
-            let name = Arc::clone(&state.classes[class.0 as usize].name);
-            let keeps_steps = state.keeps_steps;
-            let Claimed {
-                caller,
-                weight,
-                tokens,
-                bucket,
-                quotas,
-                ..
-            } = ask.claimed;
-            let call = Call::new(ask.function, ask.arrived)
-                .backend(Backend(backend as u8))
-                .class(class)
-                .caller(caller)
-                .weight(weight)
-                .tokens(tokens)
-                .bucket(bucket)
-                .quotas(quotas.clone())
-                .deadline(deadline);
-            if lane == Lane::Limited {
-                let id = || record.note(|facts| facts.id);
-                at_gate.shadowed = state.observing.asks(now, &call, &name, id);
-            }
+        let mut promoted = PromotedRecords::default();
+        let submitted = self.lock.change_in(lane, |state, now| {
+            let resolved = state.resolve(&mut call, ask, now, &mut promoted);
+            let admitted = state.run_at_once(lane, now, resolved.call);
             // With the answer, if that is there at once.
-            let note_asked = |is_admitted: bool| {
-                record.note(|facts| {
-                    facts.destination = Some(backend);
-                    if keeps_steps {
-                        facts.replay = Some(Box::new(ReplayFacts {
-                            weight,
-                            tokens,
-                            bucket,
-                            quotas,
-                            deadline,
-                            steps: Vec::with_capacity(5),
-                        }));
-                        facts.step(now, StepKind::Asked(name));
-                    }
-                    if is_admitted {
-                        facts.step(now, StepKind::Admitted);
-                        facts.admitted = Some(now);
-                    }
-                });
-            };
-            // A call that promotes others does so once it has a place. If it needs none, no other waits.
-            let acts_on = guest.filter(|_| ask.role == Role::Acts && class == own);
-            let call = match state.run_at_once(lane, now, call) {
+            call.note_asked(now, resolved.class, resolved.replay, admitted.is_ok());
+            let works_on = resolved.works_on;
+            match admitted {
                 Ok(hold) => {
-                    note_asked(true);
-                    if let Some(guest) = acts_on {
-                        at_gate.tie = state.acts_on(&self.queue, guest, now, &mut promoted);
+                    if let Some(guest) = works_on {
+                        let work = state.begin_user_work(&self.lock, guest, now, &mut promoted);
+                        call.promotion = Promotion::UserWork(work);
                     }
-                    return Ok(Told::AtOnce(hold, now));
+                    Ok(SubmitOutcome::AtOnce(hold, now))
                 }
-                Err(call) => call,
-            };
-            note_asked(false);
-            let submitted = state.lanes[lane as usize].submit(now, call, Waiter::default());
-            let ticket = submitted.map_err(|(refusal, _)| {
-                let would = state.observing.over(now, at_gate.shadowed, Over::Refused);
-                record.note(|facts| {
-                    facts.step(now, StepKind::Refused);
-                    facts.set_would(would);
-                });
-                refusal
-            })?;
-            if let Some(guest) = acts_on {
-                at_gate.tie = state.acts_on(&self.queue, guest, now, &mut promoted);
+                Err(resolved) => state.queue(&mut call, resolved, works_on, now, &mut promoted),
             }
-            Ok(state.let_through_or_wait(ticket, now, &at_gate, Begins::Now))
         });
         drop(promoted);
         match submitted {
-            Ok(told) => at_gate.asked(told),
-            Err(refusal) => Asked::Answered(Err(self.queue.refusal(&refusal, backend))),
+            Ok(submission) => call.answer(submission),
+            Err(refusal) => Admission::Decided(Err(self.lock.refusal(&refusal, backend))),
         }
     }
 
     /// Puts a call that could not be sent back in its turn, with all limits undrawn, and asks for
     /// it again. Its backend gets one probe at a time, unless the failure is our own. If waiting
     /// calls are being refused, so is this one.
-    pub fn ask_again(&self, permit: Permit, fault: Fault) -> Asked {
+    pub fn ask_again(&self, permit: Permit, fault: Fault) -> Admission {
         let generation = permit.generation;
         let (call, hold) = permit.into_held();
         call.record.note(|facts| facts.draws_no_quota());
         let mut would = None;
         let mut extended = None;
-        let (now, told) = self.queue.change_in(call.lane, |state, now| {
+        let (now, submission) = self.lock.change_in(call.lane, |state, now| {
             let lane = &mut state.lanes[call.lane as usize];
-            if state.turned_away {
+            if state.refuses_all {
                 lane.give_back(now, hold);
-                would = state.observing.over(now, call.shadowed, Over::Left);
+                would = state.observe_call(now, call.shadowed, CallEvent::Ended(CallEnd::Left));
                 return (now, None);
             }
             let ticket = lane.requeue(now, hold, Waiter::default());
@@ -184,10 +113,10 @@ impl Gate {
             }
             (
                 now,
-                Some(state.let_through_or_wait(ticket, now, &call, Begins::Again)),
+                Some(state.admit_or_queue(ticket, now, &call, Attempt::Again)),
             )
         });
-        let what = match told {
+        let what = match submission {
             Some(_) => StepKind::Requeued,
             None => StepKind::GivenBack,
         };
@@ -196,57 +125,27 @@ impl Gate {
             if extended.is_some() {
                 facts.step(now, StepKind::Deadline(extended.map(Timestamp::as_nanos)));
             }
-            if told.is_none() {
+            if submission.is_none() {
                 facts.set_would(would);
             }
         });
-        match told {
-            Some(told) => call.asked(told),
-            None => Asked::Answered(Err(draining())),
+        match submission {
+            Some(submission) => call.answer(submission),
+            None => Admission::Decided(Err(draining())),
         }
     }
 
     /// Until when such a call may wait (`None` without a bound), and how urgent it is.
     #[must_use]
     pub fn patience(&self, ask: &Ask) -> (Option<Timestamp>, Class) {
-        let state = self.queue.lock();
+        let state = self.lock.lock();
         let class = state.class(&ask.class);
         (state.deadline(class, ask, ask.arrived), class)
     }
 
-    /// Runs the one timer, until dropped. Nothing else wakes calls whose moment has come, so if it
-    /// ends by itself, the process aborts.
+    /// Runs the one timer, until dropped.
     pub async fn keep_time(&self) {
-        let gate = self.clone();
-        let mut task = JoinSet::new();
-        task.spawn(async move { gate.wake_in_time().await });
-        let ended = task.join_next().await.expect("it was just spawned");
-        // If it is cancelled, its runtime has ended.
-        if !ended.is_err_and(|error| error.is_cancelled()) {
-            log::abort("the timer of the queue has ended, so calls would wait for ever");
-        }
-    }
-
-    /// Sleeps until the scheduler's next moment, repeatedly.
-    async fn wake_in_time(&self) {
-        loop {
-            let rearmed = self.queue.rearm.notified();
-            let wake = {
-                let mut state = self.queue.lock();
-                state.armed = state.due();
-                state.armed
-            };
-            let due = async {
-                match wake {
-                    Some(at) => self.queue.clock.sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = due => self.queue.is_due(),
-                () = rearmed => {}
-            }
-        }
+        Arc::clone(&self.lock).keep_time().await;
     }
 
     /// Takes new settings: later calls meet the new limits, waiting calls keep their
@@ -265,7 +164,7 @@ impl Gate {
     fn apply_in(&self, settings: &Settings, phase: Duration) -> Timestamp {
         let limited = policy::limited(settings, phase);
         let unlimited = policy::unlimited(settings);
-        let at = self.queue.change(|state, now| {
+        let at = self.lock.change(|state, now| {
             state.phase = phase;
             state.max_wait = settings.max_wait;
             state.classes.clone_from(&settings.classes);
@@ -276,12 +175,12 @@ impl Gate {
             let [calls, free] = &mut state.lanes;
             calls.apply(now, limited);
             free.apply(now, unlimited);
-            state.observing.apply(now, settings, phase);
+            state.observer.apply(now, settings, phase);
             now
         });
         // A change of its own: in the log, what the new limits are given comes after them.
-        if !self.queue.lock().acts.overrides.is_empty() {
-            self.queue.change_beside(State::override_again);
+        if !self.lock.lock().acts.overrides.is_empty() {
+            self.lock.change_unlogged(GateState::override_again);
         }
         at
     }
@@ -289,7 +188,7 @@ impl Gate {
     /// How far past the epoch the clock began to count, as fixed windows are aligned.
     #[must_use]
     pub fn phase(&self) -> Duration {
-        self.queue.lock().phase
+        self.lock.lock().phase
     }
 
     /// Whether the time of day was set since fixed windows were aligned to it, so that they follow the wrong second.
@@ -300,7 +199,7 @@ impl Gate {
 
     /// The phase that fixed windows should have. What differs by less than a step of the clock is the same.
     fn phase_now(&self) -> Duration {
-        let (kept, now) = (self.phase(), self.queue.clock.phase());
+        let (kept, now) = (self.phase(), self.lock.clock.phase());
         match kept.abs_diff(now) < CLOCK_STEP {
             true => kept,
             false => now,
@@ -310,38 +209,38 @@ impl Gate {
     /// A destination leads to another backend from now on, which counts as up. Calls that wait for
     /// the old one go to it.
     pub fn moved(&self, destination: Destination, generation: Generation) {
-        self.queue.change_beside(|state, now| {
+        self.lock.change_unlogged(|state, now| {
             if state.backends.moved(destination, generation) {
                 state.open(destination, now);
             }
         });
     }
 
-    /// From now on [`stirred`](Self::stirred) returns at the next change.
+    /// From now on [`wait_for_change`](Self::wait_for_change) returns at the next change.
     pub fn watch(&self) {
-        self.queue.watched.store(true, Ordering::Release);
+        self.lock.watched.store(true, Ordering::Release);
     }
 
     /// Waits until something has changed since [`watch`](Self::watch), also before this call.
-    pub async fn stirred(&self) {
-        self.queue.stirred.notified().await;
+    pub async fn wait_for_change(&self) {
+        self.lock.changed.notified().await;
     }
 
     /// From now on new calls are refused; waiting calls continue.
     pub fn drain(&self) {
-        self.queue.draining.store(true, Ordering::Relaxed);
+        self.lock.draining.store(true, Ordering::Relaxed);
     }
 
     /// Refuses all waiting calls, and calls that would wait again because they cannot be sent.
-    pub fn turn_away(&self) {
+    pub fn refuse_all(&self) {
         self.drain();
-        self.queue.change(|state, now| {
-            state.turned_away = true;
+        self.lock.change(|state, now| {
+            state.refuses_all = true;
             // If no call waits, no line has this instant.
-            state.is_beside = true;
+            state.is_unlogged = true;
             for lane in &mut state.lanes {
                 while let Some((mut waiter, WaitReport { delays, .. })) = lane.evict(now) {
-                    let no = Turn::No {
+                    let no = Decision::Refuse {
                         refusal: None,
                         delays,
                         at: now,
@@ -357,11 +256,121 @@ impl Gate {
     /// Waits until the queue has room, if a full queue holds the next call back.
     pub async fn room(&self) {
         loop {
-            let room = self.queue.room.notified();
-            if !self.queue.full.load(Ordering::Acquire) {
+            let room = self.lock.room.notified();
+            if !self.lock.full.load(Ordering::Acquire) {
                 return;
             }
             room.await;
         }
+    }
+}
+
+/// A call as the scheduler gets it.
+struct ResolvedCall {
+    call: Call,
+    /// The name of the class in which it waits.
+    class: Arc<str>,
+    /// The facts that only a replay needs, if the log has them.
+    replay: Option<Box<ReplayFacts>>,
+    /// The guest on which the call is user work.
+    works_on: Option<Box<str>>,
+}
+
+impl GateState {
+    /// Finds what the scheduler must know about a call: its deadline, and the class in which it waits.
+    #[inline]
+    fn resolve(
+        &mut self,
+        call: &mut GateCall,
+        ask: Ask,
+        now: Timestamp,
+        promoted: &mut PromotedRecords,
+    ) -> ResolvedCall {
+        let own = self.class(&ask.class);
+        let deadline = self.deadline(own, &ask, now);
+        let guest = match self.looks_at_guest(call.lane, ask.role) {
+            true => guest_of(ask.target.as_deref(), &call.record),
+            false => None,
+        };
+        if guest.is_some() {
+            let user = &self.classes[USER.0 as usize];
+            promoted.class = Some(Arc::clone(&user.name));
+        }
+        let class = self.effective_class(own, ask.role, guest.as_deref(), now);
+        if class != own {
+            promoted.note_class(&call.record);
+            call.class = EffectiveClass::Users;
+        }
+        if call.lane == Lane::Limited && ask.role == Role::Follows {
+            call.promotion = Promotion::Read(ask.target);
+        }
+        let name = Arc::clone(&self.classes[class.0 as usize].name);
+        let Claimed {
+            caller,
+            weight,
+            tokens,
+            bucket,
+            quotas,
+            ..
+        } = ask.claimed;
+        let replay = self.keeps_steps.then(|| {
+            Box::new(ReplayFacts {
+                weight,
+                tokens,
+                bucket,
+                quotas: quotas.clone(),
+                deadline,
+                steps: Vec::with_capacity(5),
+            })
+        });
+        let resolved = Call::new(ask.function, ask.arrived)
+            .backend(Backend(call.backend as u8))
+            .class(class)
+            .caller(caller)
+            .weight(weight)
+            .tokens(tokens)
+            .bucket(bucket)
+            .quotas(quotas)
+            .deadline(deadline);
+        if call.lane == Lane::Limited {
+            let id = || call.record.note(|facts| facts.id);
+            call.shadowed = self.observer.begin_call(now, &resolved, &name, id);
+        }
+        ResolvedCall {
+            call: resolved,
+            class: name,
+            replay,
+            // A call that promotes others does so once it has a place. If it needs none, no other waits.
+            works_on: guest.filter(|_| ask.role == Role::Acts && class == own),
+        }
+    }
+
+    /// Gives a call a place in the queue, then admits every call that may run.
+    fn queue(
+        &mut self,
+        call: &mut GateCall,
+        resolved: Call,
+        works_on: Option<Box<str>>,
+        now: Timestamp,
+        promoted: &mut PromotedRecords,
+    ) -> Result<SubmitOutcome, Refusal> {
+        let lane = &mut self.lanes[call.lane as usize];
+        let ticket = match lane.submit(now, resolved, Waiter::default()) {
+            Ok(ticket) => ticket,
+            Err((refusal, _)) => {
+                let would =
+                    self.observe_call(now, call.shadowed, CallEvent::Ended(CallEnd::Refused));
+                call.record.note(|facts| {
+                    facts.step(now, StepKind::Refused);
+                    facts.set_would(would);
+                });
+                return Err(refusal);
+            }
+        };
+        if let Some(guest) = works_on {
+            let work = self.begin_user_work(&call.lock, guest, now, promoted);
+            call.promotion = Promotion::UserWork(work);
+        }
+        Ok(self.admit_or_queue(ticket, now, call, Attempt::First))
     }
 }

@@ -1,4 +1,4 @@
-//! Everything that the scheduler of limited calls is given besides calls: with it and the steps of
+//! Everything that the scheduler of limited calls gets besides calls: with it and the steps of
 //! calls, a replay takes every decision again.
 
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use tidegate_limits::{Fill, Timestamp};
 use super::Gate;
 use crate::call::Would;
 
-/// Where it is noted. Called under the lock of the gate, so it must not wait.
+/// The place where events are noted. Called under the lock of the gate, so it must not wait.
 pub trait Journal: Send + Sync {
-    /// The scheduler was given this, at this instant.
-    fn given(&self, at: Timestamp, what: Given<'_>);
+    /// Notes an event of this instant.
+    fn note(&self, at: Timestamp, event: SchedulerEvent<'_>);
 
     /// Limits that only observe would have done this to a call of this class. `late` is its id, if
     /// its line was written without knowing.
     fn would(&self, at: Timestamp, class: &str, would: &Would, late: Option<u64>);
 }
 
-/// Something that the scheduler was given.
+/// An event that the scheduler of limited calls gets besides calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Given<'a> {
+pub enum SchedulerEvent<'a> {
     /// A limit may give out this much.
     Supply {
         /// The name of the limit.
@@ -38,14 +38,14 @@ pub enum Given<'a> {
     Share(SupplyShare),
     /// A bucket, or another rule for it.
     Bucket {
-        /// Its number.
+        /// The number of the bucket.
         id: BucketId,
-        /// Its rule.
+        /// The rule of the bucket.
         rule: &'a BucketRule,
     },
     /// A bucket fills at this rate.
     Fill {
-        /// Its number.
+        /// The number of the bucket.
         id: BucketId,
         /// Tokens per second.
         supply: Supply<Fill>,
@@ -53,8 +53,8 @@ pub enum Given<'a> {
     /// Limited calls were asked at an instant that is in no other line, and none left the queue.
     Woke,
     /// A bucket was removed.
-    BucketGone {
-        /// Its number.
+    BucketRemoved {
+        /// The number of the bucket.
         id: BucketId,
     },
     /// The quotas of the config in force.
@@ -63,7 +63,7 @@ pub enum Given<'a> {
     QuotaRule {
         /// The key.
         of: &'a QuotaKey,
-        /// Its rule.
+        /// The rule of the key.
         rule: Option<&'a WindowRule>,
     },
     /// The number of sidecars that share the quotas.
@@ -77,9 +77,9 @@ pub enum Given<'a> {
     QuotaAnswer {
         /// Of this key.
         of: &'a QuotaKey,
-        /// Which.
+        /// The question.
         question: QuestionId,
-        /// What it answered.
+        /// The answer.
         reply: StoreReply,
         /// The random number with it, which decides when the key asks again.
         entropy: u64,
@@ -95,38 +95,22 @@ pub enum Given<'a> {
     StoreBack,
 }
 
-impl Given<'_> {
-    /// Whether it may come as often as calls, and is not in force afterwards: it is not
-    /// remembered while the log is off.
-    #[must_use]
-    pub const fn is_passing(&self) -> bool {
-        matches!(
-            self,
-            Self::Woke
-                | Self::StoreTime(_)
-                | Self::QuotaAnswer { .. }
-                | Self::QuotaChanged { .. }
-                | Self::StoreBack
-        )
-    }
-}
-
 impl Gate {
     /// Notes everything there from now on. `keeps_steps` lets each call note its steps for a replay.
     pub fn keep_journal(&self, journal: Arc<dyn Journal>, keeps_steps: bool) {
-        let mut state = self.queue.lock();
+        let mut state = self.lock.lock();
         state.journal = Some(journal);
         state.keeps_steps = keeps_steps;
     }
 
     /// Looks at what the journal knows, at an instant that is not before any change.
     pub fn at_an_instant<R>(&self, look: impl FnOnce(Timestamp) -> R) -> R {
-        self.queue.look(|state, now| look(now.max(state.last)))
+        self.lock.look(|state, now| look(now.max(state.last)))
     }
 
     /// The seed of the scheduler of limited calls.
     #[must_use]
     pub fn seed(&self) -> u64 {
-        self.queue.lock().seed
+        self.lock.lock().seed
     }
 }

@@ -14,17 +14,18 @@ use tidegate_limits::scheduler::{Delays, Jitter, QuotaSpent, Supplier, Supply, W
 use tidegate_limits::{Class, Hold, Scheduler, Step, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
 
 use super::acts::{Acts, first};
 use super::ask::{Ask, Waits};
 use super::backends::Backends;
-use super::journal::{Given, Journal};
-use super::observe::Observing;
+use super::journal::{Journal, SchedulerEvent};
+use super::observe::{CallEvent, Observer};
 use super::policy;
-use super::promotion::Promotions;
-use super::settings::{ClassRule, Deadline, Settings, USER, WhenFull};
-use super::shadow::{Decided, Over, ShadowId};
-use crate::call::{Destination, Reason, Record, Refusal, Role, Would, claim};
+use super::promotion::{EffectiveClass, Promotions};
+use super::settings::{ClassRule, Deadline, Settings, WhenFull};
+use super::shadow::{CallEnd, ShadowDecision, ShadowId};
+use crate::call::{Destination, Reason, Record, Refusal, Would, claim};
 use crate::telemetry::log;
 
 /// While calls are under way, the timer wakes at least this often. Each call sets its own timers,
@@ -33,9 +34,9 @@ use crate::telemetry::log;
 pub(super) const BEAT: Duration = Duration::from_secs(1);
 
 /// The scheduler behind its lock, and those that wait for something of it.
-pub(super) struct Queue {
+pub(super) struct GateLock {
     pub(super) clock: Clock,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<GateState>,
     /// Wakes the timer when it sleeps too long.
     pub(super) rearm: Notify,
     /// Whether the queue has room, for accept loops that look without the lock.
@@ -43,7 +44,7 @@ pub(super) struct Queue {
     pub(super) room: Notify,
     /// A part that wants to know when anything happens.
     pub(super) watched: AtomicBool,
-    pub(super) stirred: Notify,
+    pub(super) changed: Notify,
     /// There are requests to the store of quotas.
     pub(super) asks: Notify,
     /// A pause or a ramp has ended or begun by itself.
@@ -53,10 +54,10 @@ pub(super) struct Queue {
     pub(super) sent: AtomicU64,
 }
 
-pub(super) struct State {
+pub(super) struct GateState {
     pub(super) lanes: [Scheduler<Waiter>; 2],
     pub(super) backends: Backends,
-    /// What operators do to the backend.
+    /// The acts of operators on the backend.
     pub(super) acts: Acts,
     pub(super) entropy: StdRng,
     pub(super) max_wait: Duration,
@@ -67,7 +68,7 @@ pub(super) struct State {
     /// A call that is predicted to start after its deadline is refused at once.
     pub(super) early_refusal: bool,
     /// No call waits any more.
-    pub(super) turned_away: bool,
+    pub(super) refuses_all: bool,
     /// The most calls that have been past the gate at once, of those that meet limits.
     pub(super) peak: usize,
     /// The next moment at which something happens.
@@ -78,7 +79,7 @@ pub(super) struct State {
     /// replay of the log knows their order.
     pub(super) last: Timestamp,
     /// The change under way is in no line.
-    pub(super) is_beside: bool,
+    pub(super) is_unlogged: bool,
     /// How far past the epoch the clock began to count, as fixed windows are aligned.
     pub(super) phase: Duration,
     /// The seed of the scheduler, for a replay.
@@ -87,8 +88,8 @@ pub(super) struct State {
     pub(super) journal: Option<Arc<dyn Journal>>,
     /// Whether each call notes its steps for a replay.
     pub(super) keeps_steps: bool,
-    /// What the limits that only observe would do.
-    pub(super) observing: Observing,
+    /// The limits that only observe, and their shadow.
+    pub(super) observer: Observer,
 }
 
 /// The most postponements of one call that its line for a replay shows. With the default times, a call
@@ -99,12 +100,12 @@ pub const POSTPONED_MAX: usize = 256;
 #[derive(Default)]
 pub(super) struct Waiter {
     /// `None` for the call that asks at this moment, under the lock.
-    pub(super) tell: Option<oneshot::Sender<Box<Turn>>>,
-    /// It was put into the class of users, and stays there for any client.
-    pub(super) promoted: bool,
+    pub(super) tell: Option<oneshot::Sender<Box<Decision>>>,
+    /// A promoted call stays in the class of users for any client.
+    pub(super) class: EffectiveClass,
     /// The id of its access line.
     pub(super) id: u64,
-    /// Its record, and its caller.
+    /// The record of the call, and its caller.
     pub(super) record: Weak<Record>,
     /// When it was set aside, and for how long.
     pub(super) postponed: Vec<(Timestamp, Duration)>,
@@ -129,16 +130,16 @@ impl Waiter {
 
 /// The message to a waiting call.
 #[derive(Debug)]
-pub(super) enum Turn {
-    Go {
+pub(super) enum Decision {
+    Admit {
         hold: Hold,
         waited: WaitReport,
         spent: Vec<QuotaSpent>,
         at: Timestamp,
-        promoted: bool,
+        class: EffectiveClass,
         postponed: Vec<(Timestamp, Duration)>,
     },
-    No {
+    Refuse {
         /// `None` while the queue is drained.
         refusal: Option<tidegate_limits::scheduler::Refusal>,
         delays: Delays,
@@ -147,14 +148,14 @@ pub(super) enum Turn {
     },
 }
 
-/// Which of the two schedulers a call waits in.
+/// The scheduler in which a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     Limited = 0,
     Unlimited = 1,
 }
 
-impl Queue {
+impl GateLock {
     /// No call waits yet.
     pub(super) fn new(settings: &Settings, clock: Clock) -> Self {
         let mut entropy: StdRng = rand::make_rng();
@@ -163,7 +164,7 @@ impl Queue {
         let unlimited = policy::unlimited(settings);
         // A client that knows the seed could choose the callers with which it shares turns.
         let seed = entropy.next_u64();
-        let state = State {
+        let state = GateState {
             lanes: [limited, unlimited].map(|policy| Scheduler::with_seed(policy, seed)),
             backends: Backends::default(),
             acts: Acts::new(settings.ramp),
@@ -173,13 +174,13 @@ impl Queue {
             promotions: Promotions::new(settings.promote_for),
             when_full: settings.when_full,
             early_refusal: settings.early_refusal,
-            turned_away: false,
+            refuses_all: false,
             peak: 0,
             wake: None,
             armed: None,
             last: Timestamp::ZERO,
-            is_beside: false,
-            observing: Observing::new(settings, phase, seed),
+            is_unlogged: false,
+            observer: Observer::new(settings, phase, seed),
             seed,
             phase,
             journal: None,
@@ -193,14 +194,14 @@ impl Queue {
             full: AtomicBool::new(false),
             room: Notify::new(),
             watched: AtomicBool::new(false),
-            stirred: Notify::new(),
+            changed: Notify::new(),
             asks: Notify::new(),
             turned: Notify::new(),
             draining: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, GateState> {
         self.state.lock().unwrap_or_else(|_| {
             log::abort(
                 "a task panicked while it changed the queue, so the limits can no longer be held",
@@ -209,21 +210,21 @@ impl Queue {
     }
 
     /// Looks at the state as it is now.
-    pub(super) fn look<R>(&self, look: impl FnOnce(&mut State, Timestamp) -> R) -> R {
+    pub(super) fn look<R>(&self, look: impl FnOnce(&mut GateState, Timestamp) -> R) -> R {
         let mut state = self.lock();
         let now = self.clock.now();
         look(&mut state, now)
     }
 
     /// Makes a change, then admits the calls that may run now.
-    pub(super) fn change<R>(&self, change: impl FnOnce(&mut State, Timestamp) -> R) -> R {
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut GateState, Timestamp) -> R) -> R {
         let mut state = self.lock();
         let now = state.instant(self.clock.now());
-        state.is_beside = false;
-        state.observing.advance(now);
+        state.is_unlogged = false;
+        state.observer.advance(now);
         let result = change(&mut state, now);
         if !state.is_settled(now) {
-            let asking = state.let_through(now);
+            let asking = state.admit_ready(now);
             debug_assert!(
                 asking.is_none(),
                 "only `ask` asks, and gets its answer there"
@@ -255,34 +256,71 @@ impl Queue {
             self.room.notify_waiters();
         }
         if self.watched.load(Ordering::Acquire) && self.watched.swap(false, Ordering::AcqRel) {
-            self.stirred.notify_one();
+            self.changed.notify_one();
         }
         result
     }
 
+    /// Runs the one timer, until dropped. Nothing else wakes calls whose moment has come, so if it
+    /// ends by itself, the process aborts.
+    pub(super) async fn keep_time(self: Arc<Self>) {
+        let mut task = JoinSet::new();
+        task.spawn(async move { self.wake_in_time().await });
+        let ended = task.join_next().await.expect("it was just spawned");
+        // If it is cancelled, its runtime has ended.
+        if !ended.is_err_and(|error| error.is_cancelled()) {
+            log::abort("the timer of the queue has ended, so calls would wait for ever");
+        }
+    }
+
+    /// Sleeps until the scheduler's next moment, repeatedly.
+    async fn wake_in_time(&self) {
+        loop {
+            let rearmed = self.rearm.notified();
+            let wake = {
+                let mut state = self.lock();
+                state.armed = state.due();
+                state.armed
+            };
+            let due = async {
+                match wake {
+                    Some(at) => self.clock.sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = due => self.is_due(),
+                () = rearmed => {}
+            }
+        }
+    }
+
     /// The moment has come at which something happens by itself.
-    pub(super) fn is_due(&self) {
+    fn is_due(&self) {
         let is_for_calls = self.look(|state, now| {
             // Without a shadow, the timer has nothing else to wake for.
-            !state.observing.is_on()
+            !state.observer.is_on()
                 || state.wake.is_some_and(|wake| wake <= now)
                 || state.acts.is_due(now)
         });
         if is_for_calls {
-            self.change_beside(|_, _| ());
+            self.change_unlogged(|_, _| ());
         } else {
-            self.observe(|state, now| state.observing.advance(now));
+            self.change_shadow(|state, now| state.observer.advance(now));
         }
     }
 
     /// A call that the shadow knows is over. Returns what it would have met.
-    pub(super) fn is_over(&self, id: Option<ShadowId>, over: Over) -> Option<Would> {
+    pub(super) fn end_in_shadow(&self, id: Option<ShadowId>, end: CallEnd) -> Option<Would> {
         id?;
-        self.observe(|state, now| state.observing.over(now, id, over))
+        self.change_shadow(|state, now| state.observe_call(now, id, CallEvent::Ended(end)))
     }
 
     /// Makes a change that only the shadow sees.
-    pub(super) fn observe<R>(&self, change: impl FnOnce(&mut State, Timestamp) -> R) -> R {
+    pub(super) fn change_shadow<R>(
+        &self,
+        change: impl FnOnce(&mut GateState, Timestamp) -> R,
+    ) -> R {
         let mut state = self.lock();
         let now = self.clock.now();
         let result = change(&mut state, now);
@@ -299,25 +337,28 @@ impl Queue {
         result
     }
 
-    /// The same for a change that a call of this lane makes.
+    /// Makes a change for a call of this lane, then admits the calls that may run now.
     pub(super) fn change_in<R>(
         &self,
         lane: Lane,
-        change: impl FnOnce(&mut State, Timestamp) -> R,
+        change: impl FnOnce(&mut GateState, Timestamp) -> R,
     ) -> R {
         self.change(|state, now| {
             let result = change(state, now);
-            state.is_beside |= lane == Lane::Unlimited;
+            state.is_unlogged |= lane == Lane::Unlimited;
             result
         })
     }
 
-    /// The same for a change that no line of a call or of the gate shows. If limited calls were asked
-    /// and none left the queue, their order may have changed nevertheless, so the instant is noted.
-    pub(super) fn change_beside<R>(&self, change: impl FnOnce(&mut State, Timestamp) -> R) -> R {
+    /// Makes a change that no line of a call or of the gate shows, then admits the calls that may run now. If limited
+    /// calls were asked and none left the queue, their order may have changed nevertheless, so the instant is noted.
+    pub(super) fn change_unlogged<R>(
+        &self,
+        change: impl FnOnce(&mut GateState, Timestamp) -> R,
+    ) -> R {
         self.change(|state, now| {
             let result = change(state, now);
-            state.is_beside = true;
+            state.is_unlogged = true;
             result
         })
     }
@@ -376,7 +417,7 @@ impl Queue {
     }
 }
 
-impl State {
+impl GateState {
     /// The instant of a change: now, and with a journal after that of the change before.
     fn instant(&mut self, now: Timestamp) -> Timestamp {
         if self.journal.is_none() {
@@ -389,10 +430,10 @@ impl State {
     /// The next moment at which the timer has something to do.
     #[inline]
     pub(super) fn due(&self) -> Option<Timestamp> {
-        if !self.observing.is_on() && self.acts.is_at_rest() {
+        if !self.observer.is_on() && self.acts.is_at_rest() {
             return self.wake;
         }
-        first(self.wake, first(self.observing.due(), self.acts.wake()))
+        first(self.wake, first(self.observer.due(), self.acts.wake()))
     }
 
     /// Whether the timer sleeps too long. If so, it is taken to be woken.
@@ -410,24 +451,24 @@ impl State {
 
     /// Whether there are requests to the store of quotas.
     fn asks_of_quotas(&mut self) -> bool {
-        self.calls().asks_of_quotas() || self.observing.asks_of_quotas()
+        self.calls().asks_of_quotas() || self.observer.asks_of_quotas()
     }
 
     /// Passes on what the limits that only observe would have done.
     #[inline]
     pub(super) fn report_observed(&mut self) {
-        if self.observing.has_decided() {
+        if self.observer.has_decided() {
             self.report_decided();
         }
     }
 
     fn report_decided(&mut self) {
         let Self {
-            observing, journal, ..
+            observer, journal, ..
         } = self;
-        for decided in observing.take_decided() {
+        for decided in observer.take_decided() {
             if let Some(journal) = journal {
-                let Decided {
+                let ShadowDecision {
                     at,
                     class,
                     would,
@@ -438,7 +479,7 @@ impl State {
         }
     }
 
-    /// Whether [`let_through`](Self::let_through) would find nothing to do.
+    /// Whether [`admit_ready`](Self::admit_ready) would find nothing to do.
     #[inline]
     pub(super) fn is_settled(&self, now: Timestamp) -> bool {
         let [calls, free] = &self.lanes;
@@ -466,26 +507,9 @@ impl State {
         Class(u32::try_from(index).expect("the config bounds the classes"))
     }
 
-    /// Whether the guest of a call decides anything.
-    pub(super) fn looks_at_guest(&self, lane: Lane, role: Role) -> bool {
-        lane == Lane::Limited && self.promotions.looks_at_guest(role)
-    }
-
-    pub(super) fn class_in_which_it_rides(
-        &self,
-        own: Class,
-        role: Role,
-        guest: Option<&str>,
-        now: Timestamp,
-    ) -> Class {
-        let follows = role == Role::Follows
-            && guest.is_some_and(|guest| self.promotions.is_acted_on(guest, now));
-        if follows { USER } else { own }
-    }
-
     /// Gives a hold to every call that may run, in turn. Returns the answer for the call that asks
     /// at this moment.
-    pub(super) fn let_through(&mut self, now: Timestamp) -> Option<Turn> {
+    pub(super) fn admit_ready(&mut self, now: Timestamp) -> Option<Decision> {
         let mut answer = None;
         self.act(now);
         for backend in self.backends.due(now) {
@@ -494,7 +518,7 @@ impl State {
         let mut wake = self.backends.wake();
         let calls = self.calls();
         let asks = calls.waiting() > 0 || calls.has_due_quotas(now);
-        let mut is_silent = self.is_beside && asks;
+        let mut is_silent = self.is_unlogged && asks;
         let entropy = &mut self.entropy;
         let keeps_steps = self.keeps_steps;
         let peak = &mut self.peak;
@@ -515,12 +539,12 @@ impl State {
                             is_silent = false;
                             *peak = lane.in_flight().max(*peak);
                         }
-                        let go = Turn::Go {
+                        let go = Decision::Admit {
                             hold,
                             waited,
                             spent,
                             at: now,
-                            promoted: payload.promoted,
+                            class: payload.class,
                             postponed: mem::take(&mut payload.postponed),
                         };
                         if let Some(hold) = tell(payload, go, &mut answer) {
@@ -534,7 +558,7 @@ impl State {
                         waited: WaitReport { delays, .. },
                     } => {
                         is_silent &= !is_limited;
-                        let no = Turn::No {
+                        let no = Decision::Refuse {
                             refusal: Some(refusal),
                             delays,
                             at: now,
@@ -557,7 +581,7 @@ impl State {
         }
         self.wake = wake;
         if is_silent {
-            self.given(now, Given::Woke);
+            self.note(now, SchedulerEvent::Woke);
         }
         answer
     }
@@ -571,59 +595,84 @@ impl State {
     pub(super) fn shut(&mut self, backend: Destination, now: Timestamp) {
         if !self.backends.is_up(backend) {
             self.goes_down(backend, now);
-            self.supply(backend, now, |_| Supply::capacity(0));
             let limit = policy::backend_limit(backend);
-            let shut = Supply::capacity(0);
-            self.observing.supply(now, &limit, Supplier::Health, shut);
+            let shut = self.supply(&limit, now, |_| Supply::capacity(0));
+            self.observer.observe(now, shut);
         }
     }
 
-    /// Admits one more call to this backend than are under way to it.
+    /// Admits one more call to this backend than are under way to it. The shadow sends no probes.
     pub(super) fn open_for_one(&mut self, backend: Destination, now: Timestamp) {
-        self.supply(backend, now, |in_use| Supply::capacity(in_use + 1));
+        let limit = policy::backend_limit(backend);
+        self.supply(&limit, now, |in_use| Supply::capacity(in_use + 1));
     }
 
     /// Admits all calls again.
     pub(super) fn open(&mut self, backend: Destination, now: Timestamp) {
-        self.supply(backend, now, |_| Supply::Configured);
-        self.comes_back(backend, now);
         let limit = policy::backend_limit(backend);
-        let open = Supply::Configured;
-        self.observing.supply(now, &limit, Supplier::Health, open);
+        let open = self.supply(&limit, now, |_| Supply::Configured);
+        self.comes_back(backend, now);
+        self.observer.observe(now, open);
     }
 
-    fn supply(&mut self, backend: Destination, now: Timestamp, supply: impl Fn(u32) -> Supply) {
-        let name = policy::backend_limit(backend);
+    /// Sets what the health of a backend lets its limit give out. Returns the event.
+    fn supply<'a>(
+        &mut self,
+        limit: &'a str,
+        now: Timestamp,
+        supply: impl Fn(u32) -> Supply,
+    ) -> SchedulerEvent<'a> {
+        let by = Supplier::Health;
         // If calls wait in both lanes, one of each may probe. Either result counts.
-        for lane in [Lane::Limited, Lane::Unlimited] {
+        let [limited, _] = [Lane::Limited, Lane::Unlimited].map(|lane| {
             let scheduler = &mut self.lanes[lane as usize];
-            let in_use = scheduler.in_use(&name).unwrap_or(0);
-            let supply = supply(in_use);
-            scheduler.supply(now, &name, Supplier::Health, supply);
-            if lane == Lane::Limited {
-                let (limit, by) = (&*name, Supplier::Health);
-                self.given(now, Given::Supply { limit, by, supply });
-            }
-        }
+            let supply = supply(scheduler.in_use(limit).unwrap_or(0));
+            scheduler.supply(now, limit, by, supply);
+            supply
+        });
+        let event = SchedulerEvent::Supply {
+            limit,
+            by,
+            supply: limited,
+        };
+        self.note(now, event);
+        event
     }
 
-    /// Notes what the scheduler was given.
-    pub(super) fn given(&self, now: Timestamp, what: Given<'_>) {
+    /// Reports an event of the gate to all that observe it: the journal and the shadow.
+    pub(super) fn observe(&mut self, now: Timestamp, event: SchedulerEvent<'_>) {
+        self.note(now, event);
+        self.observer.observe(now, event);
+    }
+
+    /// Reports an event of a call to the shadow. Returns what the call would have met, once it is over.
+    #[inline]
+    pub(super) fn observe_call(
+        &mut self,
+        now: Timestamp,
+        id: Option<ShadowId>,
+        event: CallEvent,
+    ) -> Option<Would> {
+        self.observer.observe_call(now, id, event)
+    }
+
+    /// Notes an event in the journal alone.
+    pub(super) fn note(&self, now: Timestamp, event: SchedulerEvent<'_>) {
         if let Some(journal) = &self.journal {
-            journal.given(now, what);
+            journal.note(now, event);
         }
     }
 }
 
 /// Informs a call in the way it waits. Gives its hold back if the call has left.
-pub(super) fn tell(waiter: Waiter, turn: Turn, answer: &mut Option<Turn>) -> Option<Hold> {
+pub(super) fn tell(waiter: Waiter, turn: Decision, answer: &mut Option<Decision>) -> Option<Hold> {
     let Some(tell) = waiter.tell else {
         *answer = Some(turn);
         return None;
     };
     match tell.send(Box::new(turn)).map_err(|turn| *turn) {
-        Err(Turn::Go { hold, .. }) => Some(hold),
-        Err(Turn::No { .. }) | Ok(()) => None,
+        Err(Decision::Admit { hold, .. }) => Some(hold),
+        Err(Decision::Refuse { .. }) | Ok(()) => None,
     }
 }
 

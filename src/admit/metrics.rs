@@ -9,7 +9,7 @@ use tidegate_limits::scheduler::{LimitNow, QueueNow};
 use tidegate_runtime::lock;
 use tidegate_runtime::metric::{Registry, SetLevel, SetTotal};
 
-use super::acts::{Acting, ActingNow};
+use super::acts::{BackendControl, BackendControlNow};
 use super::observe::ObservedNow;
 use crate::call::{Would, WouldEnd};
 use crate::telemetry::calls::NO_LIMIT;
@@ -135,7 +135,7 @@ impl WouldHave {
 /// A snapshot of the gate.
 pub struct GateNow {
     /// What operators do to the backend.
-    pub acting: ActingNow,
+    pub acting: BackendControlNow,
     /// The queue.
     pub queue: QueueNow,
     /// Calls at the backend that meet limits.
@@ -161,7 +161,7 @@ impl GateMetrics {
         self.outstanding_peak.show(now.outstanding_peak);
         let acting = &now.acting;
         self.paused()
-            .show(matches!(acting.acting, Acting::Paused(_)));
+            .show(matches!(acting.acting, BackendControl::Paused(_)));
         self.ramp_share()
             .show(f64::from(acting.share.thousandths()) / 1000.0);
         let is_window = |(rule, _): &&(LimitRule, _)| matches!(rule.limit, Limit::Window { .. });

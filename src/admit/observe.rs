@@ -10,19 +10,20 @@ use tidegate_limits::quota::StoreTime;
 use tidegate_limits::scheduler::{
     BucketMode, BucketRule, LimitNow, QuotaRef, QuotaRule, Supplier, Supply, SupplyShare,
 };
-use tidegate_limits::{Call, Class, Fill, Policy, Timestamp};
+use tidegate_limits::{Call, Class, Fill, Policy, Scheduler, Timestamp};
 
+use super::journal::SchedulerEvent;
 use super::policy;
 use super::settings::Settings;
-use super::shadow::{Decided, Over, QuotaAsks, Shadow, ShadowId};
+use super::shadow::{CallEnd, QuotaAsks, Shadow, ShadowDecision, ShadowId};
 use crate::call::Would;
 
 /// How far the shadow may be behind while calls would wait. Catching up takes the lock of the gate,
 /// so it must not have much to do at once.
 const BEHIND_MAX: Duration = Duration::from_millis(100);
 
-/// What observes, and everything that a shadow needs when it begins.
-pub(super) struct Observing {
+/// The limits that only observe, their shadow, and everything that a shadow needs when it begins.
+pub(super) struct Observer {
     seed: u64,
     /// With every limit.
     policy: Policy,
@@ -39,7 +40,7 @@ pub(super) struct Observing {
     shadows: u32,
     shadow: Option<Box<Shadow>>,
     /// The last decisions of a shadow that has ended.
-    left: Vec<Decided>,
+    left: Vec<ShadowDecision>,
     /// The keys of quotas of shadows that have ended.
     forgotten: Vec<(u32, QuotaRef)>,
 }
@@ -61,7 +62,30 @@ struct Quotas {
     shares_until: Duration,
 }
 
-/// What the shadow shows.
+/// An event of a call at the gate, after its first question.
+pub(super) enum CallEvent {
+    /// The bytes of the call left.
+    Sent {
+        /// When the turn of the call was.
+        admitted: Timestamp,
+    },
+    /// The first byte of the reply came.
+    Replied {
+        /// When the turn of the call was.
+        admitted: Timestamp,
+    },
+    /// The call may wait until another moment, in another class.
+    Waits {
+        /// The moment; `None` without a bound.
+        deadline: Option<Timestamp>,
+        /// The class and its name.
+        class: (Class, Arc<str>),
+    },
+    /// The call is over.
+    Ended(CallEnd),
+}
+
+/// The state of the shadow.
 #[derive(Clone, Debug, Default)]
 pub struct ObservedNow {
     /// Calls that would wait, also at the door.
@@ -72,7 +96,7 @@ pub struct ObservedNow {
     pub limits: Vec<(LimitRule, LimitNow)>,
 }
 
-impl Observing {
+impl Observer {
     pub(super) fn new(settings: &Settings, phase: Duration, seed: u64) -> Self {
         let mut this = Self {
             seed,
@@ -102,6 +126,13 @@ impl Observing {
             shadow.change(now, |calls| calls.apply(now, policy.clone()));
         }
         self.begin_or_end(now);
+    }
+
+    /// Changes the scheduler of the shadow, if there is one.
+    fn in_shadow<R>(&mut self, now: Timestamp, change: impl FnOnce(&mut Scheduler<ShadowId>) -> R) {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.change(now, change);
+        }
     }
 
     /// There is a shadow while anything only observes.
@@ -154,7 +185,7 @@ impl Observing {
         }
     }
 
-    pub(super) fn set_bucket(&mut self, now: Timestamp, id: BucketId, rule: &BucketRule) {
+    fn set_bucket(&mut self, now: Timestamp, id: BucketId, rule: &BucketRule) {
         let fill = self.forget_bucket(id).unwrap_or(Supply::Configured);
         self.observing_buckets += usize::from(rule.mode == BucketMode::Observe);
         let rule = rule.clone();
@@ -167,11 +198,9 @@ impl Observing {
     }
 
     /// A bucket was removed. What would wait for it waits only for its other limits.
-    pub(super) fn remove_bucket(&mut self, now: Timestamp, id: BucketId) {
+    fn remove_bucket(&mut self, now: Timestamp, id: BucketId) {
         self.forget_bucket(id);
-        if let Some(shadow) = &mut self.shadow {
-            shadow.change(now, |calls| calls.remove_bucket(now, id, |_| None));
-        }
+        self.in_shadow(now, |calls| calls.remove_bucket(now, id, |_| None));
         self.begin_or_end(now);
     }
 
@@ -181,33 +210,27 @@ impl Observing {
         Some(bucket.fill)
     }
 
-    pub(super) fn fill(&mut self, now: Timestamp, id: BucketId, supply: Supply<Fill>) {
+    fn fill(&mut self, now: Timestamp, id: BucketId, supply: Supply<Fill>) {
         if let Some(bucket) = self.buckets.get_mut(&id) {
             bucket.fill = supply;
         }
-        if let Some(shadow) = &mut self.shadow {
-            shadow.change(now, |calls| calls.supply_fill(now, id, supply));
-        }
+        self.in_shadow(now, |calls| calls.supply_fill(now, id, supply));
     }
 
-    /// What a limit may give out. The calls that probe a backend are admitted by the real scheduler alone.
-    pub(super) fn supply(&mut self, now: Timestamp, limit: &str, by: Supplier, supply: Supply) {
+    /// Sets what a limit may give out. The calls that probe a backend are admitted by the real scheduler alone.
+    fn supply(&mut self, now: Timestamp, limit: &str, by: Supplier, supply: Supply) {
         let key = (Arc::from(limit), by);
         match supply {
             Supply::Configured => _ = self.supplies.remove(&key),
             Supply::Capacity { .. } => _ = self.supplies.insert(key, supply),
         }
-        if let Some(shadow) = &mut self.shadow {
-            shadow.change(now, |calls| calls.supply(now, limit, by, supply));
-        }
+        self.in_shadow(now, |calls| calls.supply(now, limit, by, supply));
     }
 
     /// Every limit gives out this part of what it would.
-    pub(super) fn set_share(&mut self, now: Timestamp, share: SupplyShare) {
+    fn set_share(&mut self, now: Timestamp, share: SupplyShare) {
         self.share = share;
-        if let Some(shadow) = &mut self.shadow {
-            shadow.change(now, |calls| calls.set_share(now, share));
-        }
+        self.in_shadow(now, |calls| calls.set_share(now, share));
     }
 
     /// Waiting calls may wait until another moment.
@@ -216,11 +239,9 @@ impl Observing {
         now: Timestamp,
         moved: impl Fn(Timestamp) -> Timestamp,
     ) {
-        if let Some(shadow) = &mut self.shadow {
-            shadow.change(now, |calls| {
-                calls.move_deadlines(|_, deadline| moved(deadline));
-            });
-        }
+        self.in_shadow(now, |calls| {
+            calls.move_deadlines(|_, deadline| moved(deadline));
+        });
     }
 
     /// The quotas that only observe. Their draws are real, so that the store has what all sidecars
@@ -231,22 +252,18 @@ impl Observing {
         rules: BTreeMap<Arc<str>, QuotaRule>,
         keys_max: usize,
     ) {
-        if let Some(shadow) = &mut self.shadow {
-            shadow.change(now, |calls| calls.set_quotas(now, rules.clone(), keys_max));
-        }
+        self.in_shadow(now, |calls| calls.set_quotas(now, rules.clone(), keys_max));
         self.quotas.rules = rules;
         self.quotas.keys_max = keys_max;
         self.begin_or_end(now);
     }
 
-    pub(super) fn set_quota_nodes(&mut self, now: Timestamp, nodes: u32) {
+    fn set_quota_nodes(&mut self, now: Timestamp, nodes: u32) {
         self.quotas.nodes = nodes;
-        if let Some(shadow) = &mut self.shadow {
-            shadow.change(now, |calls| calls.set_quota_nodes(nodes));
-        }
+        self.in_shadow(now, |calls| calls.set_quota_nodes(nodes));
     }
 
-    pub(super) fn set_quota_past(&mut self, now: Timestamp, from: Duration) {
+    fn set_quota_past(&mut self, now: Timestamp, from: Duration) {
         self.quotas.untouched_from = Some(from);
         if let Some(shadow) = self.shadow.as_mut().filter(|_| self.shadows == 1) {
             shadow.change(now, |calls| calls.set_quota_past(now, from));
@@ -260,11 +277,9 @@ impl Observing {
         self.quotas.shares_until.max(until.unwrap_or_default())
     }
 
-    pub(super) fn learn_store_time(&mut self, now: Timestamp, time: StoreTime) {
+    fn learn_store_time(&mut self, now: Timestamp, time: StoreTime) {
         self.quotas.time = time;
-        if let Some(shadow) = &mut self.shadow {
-            shadow.change(now, |calls| calls.learn_store_time(now, time));
-        }
+        self.in_shadow(now, |calls| calls.learn_store_time(now, time));
     }
 
     /// The shadow of this number, if it has not ended.
@@ -295,8 +310,34 @@ impl Observing {
         !self.forgotten.is_empty() || shadow.is_some_and(|it| it.scheduler().asks_of_quotas())
     }
 
+    /// Takes an event of the gate: the shadow gets it too, and later shadows what is in force of it.
+    pub(super) fn observe(&mut self, now: Timestamp, event: SchedulerEvent<'_>) {
+        match event {
+            SchedulerEvent::Supply { limit, by, supply } => self.supply(now, limit, by, supply),
+            SchedulerEvent::Share(share) => self.set_share(now, share),
+            SchedulerEvent::Bucket { id, rule } => self.set_bucket(now, id, rule),
+            SchedulerEvent::BucketRemoved { id } => self.remove_bucket(now, id),
+            SchedulerEvent::Fill { id, supply } => self.fill(now, id, supply),
+            SchedulerEvent::QuotaNodes(nodes) => self.set_quota_nodes(now, nodes),
+            SchedulerEvent::QuotaPast(from) => self.set_quota_past(now, from),
+            SchedulerEvent::StoreTime(time) => self.learn_store_time(now, time),
+            SchedulerEvent::StoreBack => {
+                if let Some(shadow) = &mut self.shadow {
+                    shadow.change(now, |calls| calls.store_is_back(now));
+                }
+            }
+            // The shadow wakes by itself, and its quotas have keys of their own.
+            SchedulerEvent::Woke
+            | SchedulerEvent::Quotas
+            | SchedulerEvent::QuotaRule { .. }
+            | SchedulerEvent::QuotaAnswer { .. }
+            | SchedulerEvent::QuotaChanged { .. } => {}
+        }
+    }
+
     /// A call asks for its turn; `None` if nothing observes. `id` returns that of its line.
-    pub(super) fn asks(
+    #[inline]
+    pub(super) fn begin_call(
         &mut self,
         now: Timestamp,
         call: &Call,
@@ -304,42 +345,25 @@ impl Observing {
         id: impl FnOnce() -> u64,
     ) -> Option<ShadowId> {
         let shadow = self.shadow.as_mut()?;
-        Some(shadow.asks(now, call.clone(), Arc::clone(class), id()))
+        Some(shadow.begin_call(now, call.clone(), Arc::clone(class), id()))
     }
 
-    pub(super) fn sent(&mut self, now: Timestamp, id: Option<ShadowId>, admitted: Timestamp) {
-        if let Some((shadow, id)) = self.shadow.as_mut().zip(id) {
-            shadow.sent(now, id, admitted);
-        }
-    }
-
-    pub(super) fn replied(&mut self, now: Timestamp, id: Option<ShadowId>, admitted: Timestamp) {
-        if let Some((shadow, id)) = self.shadow.as_mut().zip(id) {
-            shadow.replied(now, id, admitted);
-        }
-    }
-
-    /// How long a call that waits may wait, and its class, have changed.
-    pub(super) fn wait_as(
+    /// Takes an event of a call. Returns what the call would have met, once it is over.
+    #[inline]
+    pub(super) fn observe_call(
         &mut self,
         now: Timestamp,
         id: Option<ShadowId>,
-        deadline: Option<Timestamp>,
-        class: (Class, Arc<str>),
-    ) {
-        if let Some((shadow, id)) = self.shadow.as_mut().zip(id) {
-            shadow.wait_as(now, id, deadline, class);
-        }
-    }
-
-    /// The real call is over. Returns what is known of what it would have met.
-    pub(super) fn over(
-        &mut self,
-        now: Timestamp,
-        id: Option<ShadowId>,
-        over: Over,
+        event: CallEvent,
     ) -> Option<Would> {
-        self.shadow.as_mut()?.over(now, id?, over)
+        let (shadow, id) = self.shadow.as_mut().zip(id)?;
+        match event {
+            CallEvent::Sent { admitted } => shadow.sent(now, id, admitted),
+            CallEvent::Replied { admitted } => shadow.replied(now, id, admitted),
+            CallEvent::Waits { deadline, class } => shadow.wait_as(now, id, deadline, class),
+            CallEvent::Ended(end) => return shadow.end_call(now, id, end),
+        }
+        None
     }
 
     /// Lets everything happen up to `now`.
@@ -357,7 +381,7 @@ impl Observing {
     }
 
     /// The decisions since the last time.
-    pub(super) fn take_decided(&mut self) -> impl Iterator<Item = Decided> {
+    pub(super) fn take_decided(&mut self) -> impl Iterator<Item = ShadowDecision> {
         let shadow = self.shadow.iter_mut();
         let decided = shadow.flat_map(|shadow| shadow.take_decided());
         self.left.drain(..).chain(decided)
@@ -384,7 +408,7 @@ impl Observing {
         self.quotas.rules.contains_key(quota)
     }
 
-    /// What the shadow shows; `None` if nothing observes. [`advance`](Self::advance) it before.
+    /// The state of the shadow; `None` if nothing observes. [`advance`](Self::advance) it before.
     pub(super) fn now(&self) -> Option<ObservedNow> {
         let shadow = self.shadow.as_ref()?;
         let mut limits = shadow.limits_now();
@@ -396,7 +420,7 @@ impl Observing {
         })
     }
 
-    /// One of the limits that only observe.
+    /// A limit that only observes, as it would be now.
     pub(super) fn limit_now(&self, limit: &str) -> Option<LimitNow> {
         let shadow = self.shadow.as_ref().filter(|_| self.has(limit))?;
         shadow.limit_now(limit)

@@ -9,11 +9,11 @@ use tidegate_limits::{Scheduler, Ticket, Timestamp};
 
 use super::Gate;
 use super::acts::{
-    Acting, ActingNow, ByItself, NotOverridden, OVERRIDES_MAX, Override, Pause, PauseFor, Ramp,
-    Turned,
+    AutomaticChange, AutomaticChangeKind, BackendControl, BackendControlNow, NotOverridden,
+    OVERRIDES_MAX, Override, Pause, PauseFor, Ramp,
 };
-use super::journal::Given;
-use super::lock::{Lane, State, Waiter};
+use super::journal::SchedulerEvent;
+use super::lock::{GateState, Lane, Waiter};
 use super::policy;
 use crate::call::steps::StepKind;
 use crate::call::{Destination, Record};
@@ -29,8 +29,8 @@ type Moved = Vec<Arc<Record>>;
 impl Gate {
     /// Sends nothing new to any backend, until the hold is over or [`resume`](Self::resume). If it
     /// was paused already, this hold replaces the rest of the other. Calls that run end as usual.
-    pub fn pause(&self, pause: PauseFor) -> ActingNow {
-        let (acting, _moved) = self.queue.change_beside(|state, now| {
+    pub fn pause(&self, pause: PauseFor) -> BackendControlNow {
+        let (acting, _moved) = self.lock.change_unlogged(|state, now| {
             let PauseFor {
                 hold,
                 extends,
@@ -53,8 +53,13 @@ impl Gate {
 
     /// Sends calls again: at once by whole limits, or for the time of the ramp by a share that
     /// grows. `None` is the ramp of the settings. It also replaces the rest of a ramp.
-    pub fn resume(&self, ramp: Option<Duration>, why: Arc<str>, author: Arc<str>) -> ActingNow {
-        let (acting, _moved) = self.queue.change_beside(|state, now| {
+    pub fn resume(
+        &self,
+        ramp: Option<Duration>,
+        why: Arc<str>,
+        author: Arc<str>,
+    ) -> BackendControlNow {
+        let (acting, _moved) = self.lock.change_unlogged(|state, now| {
             let moved = state.end_pause(now);
             let ramp = ramp.unwrap_or(state.acts.usual_ramp);
             state.begin_ramp(now, ramp, why, author);
@@ -64,14 +69,16 @@ impl Gate {
     }
 
     /// Takes up what an earlier process did. What has ended since is over.
-    pub fn take_up(&self, acting: Acting) {
-        let _moved = self.queue.change_beside(|state, now| match acting {
-            Acting::Paused(pause) if pause.ends > now => state.begin_pause(pause, now),
-            Acting::Ramping(ramp) if ramp.ends > now => {
-                state.go_on_with_ramp(ramp, now);
+    pub fn take_up(&self, acting: BackendControl) {
+        let _moved = self.lock.change_unlogged(|state, now| match acting {
+            BackendControl::Paused(pause) if pause.ends > now => state.begin_pause(pause, now),
+            BackendControl::Ramping(ramp) if ramp.ends > now => {
+                state.continue_ramp(ramp, now);
                 Moved::default()
             }
-            Acting::Paused(_) | Acting::Ramping(_) | Acting::Running => Moved::default(),
+            BackendControl::Paused(_) | BackendControl::Ramping(_) | BackendControl::Running => {
+                Moved::default()
+            }
         });
     }
 
@@ -88,8 +95,8 @@ impl Gate {
         why: Arc<str>,
         author: Arc<str>,
     ) -> Result<Override, NotOverridden> {
-        self.queue.change_beside(|state, now| {
-            if state.observing.has(name) || state.observing.has(&format!("function:{name}")) {
+        self.lock.change_unlogged(|state, now| {
+            if state.observer.has(name) || state.observer.has(&format!("function:{name}")) {
                 return Err(NotOverridden::Observes);
             }
             let limit = state.limit_named(name, now).ok_or(NotOverridden::Unknown)?;
@@ -119,7 +126,7 @@ impl Gate {
     /// # Errors
     /// If there is no such limit.
     pub fn end_override(&self, name: &str) -> Result<(Arc<str>, bool), NotOverridden> {
-        self.queue.change_beside(|state, now| {
+        self.lock.change_unlogged(|state, now| {
             let named = |it: &&Override| {
                 let function = it.limit.strip_prefix("function:");
                 *it.limit == *name || function == Some(name)
@@ -143,21 +150,21 @@ impl Gate {
     /// The limits that have lower values now.
     #[must_use]
     pub fn overrides(&self) -> Vec<Override> {
-        self.queue.lock().acts.overrides.clone()
+        self.lock.lock().acts.overrides.clone()
     }
 
-    /// What it does with calls to the backend now.
+    /// The control of the backend, at this moment.
     #[must_use]
-    pub fn acting_now(&self) -> ActingNow {
-        self.queue.look(|state, now| state.acting_now(now))
+    pub fn acting_now(&self) -> BackendControlNow {
+        self.lock.look(|state, now| state.acting_now(now))
     }
 
-    /// What has ended or begun by itself since the last time. Waits for the next if there is
+    /// Everything that has ended or begun by itself since the last time. Waits for the next if there is
     /// nothing.
-    pub async fn by_itself(&self) -> Vec<ByItself> {
+    pub async fn by_itself(&self) -> Vec<AutomaticChange> {
         loop {
-            let turned = self.queue.turned.notified();
-            let taken = std::mem::take(&mut self.queue.lock().acts.by_itself);
+            let turned = self.lock.turned.notified();
+            let taken = std::mem::take(&mut self.lock.lock().acts.by_itself);
             if !taken.is_empty() {
                 return taken;
             }
@@ -166,9 +173,9 @@ impl Gate {
     }
 }
 
-impl State {
-    pub(super) fn acting_now(&self, now: Timestamp) -> ActingNow {
-        ActingNow {
+impl GateState {
+    pub(super) fn acting_now(&self, now: Timestamp) -> BackendControlNow {
+        BackendControlNow {
             acting: self.acts.acting.clone(),
             share: self.lanes[Lane::Limited as usize].share(),
             in_flight: self.lanes.iter().map(Scheduler::in_flight).sum(),
@@ -185,37 +192,39 @@ impl State {
         let ended: Vec<_> = overrides.extract_if(.., |it| it.ends <= now).collect();
         for Override { limit, .. } in ended {
             self.supply_limit(now, &limit, Supply::Configured);
-            self.acts.note(now, Turned::OverrideEnded { limit });
+            self.acts
+                .note(now, AutomaticChangeKind::OverrideEnded { limit });
         }
         if !self.acts.is_acting_due(now) {
             return;
         }
         let acting = self.acts.acting.clone();
         match acting {
-            Acting::Running => {}
-            Acting::Paused(pause) => {
+            BackendControl::Running => {}
+            BackendControl::Paused(pause) => {
                 // Nothing is left of the hold, so no deadline moves.
                 let moved = self.end_pause(now);
                 debug_assert!(moved.is_empty(), "the pause is over");
                 let ramp = self.acts.usual_ramp;
                 self.begin_ramp(now, ramp, pause.why, pause.author);
-                self.acts.note(now, Turned::PauseEnded { ramp });
+                self.acts
+                    .note(now, AutomaticChangeKind::PauseEnded { ramp });
             }
-            Acting::Ramping(ramp) if ramp.ends <= now => {
+            BackendControl::Ramping(ramp) if ramp.ends <= now => {
                 self.end_ramp(now);
-                self.acts.note(now, Turned::RampEnded);
+                self.acts.note(now, AutomaticChangeKind::RampEnded);
             }
-            Acting::Ramping(ramp) => self.go_on_with_ramp(ramp, now),
+            BackendControl::Ramping(ramp) => self.continue_ramp(ramp, now),
         }
     }
 
     fn begin_pause(&mut self, pause: Pause, now: Timestamp) -> Moved {
         let before = self.acts.extension(now);
-        if let Acting::Ramping(_) = self.acts.acting {
+        if let BackendControl::Ramping(_) = self.acts.acting {
             self.end_ramp(now);
         }
         let is_new = self.acts.pause().is_none();
-        self.acts.acting = Acting::Paused(pause);
+        self.acts.acting = BackendControl::Paused(pause);
         self.tell_when_it_reopens();
         let moved = self.extend(before, now);
         if is_new {
@@ -230,7 +239,7 @@ impl State {
             return Moved::default();
         }
         let before = self.acts.extension(now);
-        self.acts.acting = Acting::Running;
+        self.acts.acting = BackendControl::Running;
         self.tell_when_it_reopens();
         let moved = self.extend(before, now);
         self.supply_backends(now, Supply::Configured);
@@ -266,7 +275,7 @@ impl State {
                 new
             });
         }
-        self.observing.move_deadlines(now, moved);
+        self.observer.move_deadlines(now, moved);
         records
     }
 
@@ -296,15 +305,14 @@ impl State {
             for lane in &mut self.lanes {
                 lane.supply(now, &limit, by, supply);
             }
-            self.observing.supply(now, &limit, by, supply);
             let limit = &*limit;
-            self.given(now, Given::Supply { limit, by, supply });
+            self.observe(now, SchedulerEvent::Supply { limit, by, supply });
         }
     }
 
     fn begin_ramp(&mut self, now: Timestamp, length: Duration, why: Arc<str>, author: Arc<str>) {
         if length.is_zero() {
-            if let Acting::Ramping(_) = self.acts.acting {
+            if let BackendControl::Ramping(_) = self.acts.acting {
                 self.end_ramp(now);
             }
             return;
@@ -315,27 +323,26 @@ impl State {
             why,
             author,
         };
-        self.go_on_with_ramp(ramp, now);
+        self.continue_ramp(ramp, now);
     }
 
-    fn go_on_with_ramp(&mut self, ramp: Ramp, now: Timestamp) {
+    fn continue_ramp(&mut self, ramp: Ramp, now: Timestamp) {
         self.give_out(ramp.share(now), now);
         self.acts.step = Some((now + ramp.step()).min(ramp.ends));
-        self.acts.acting = Acting::Ramping(ramp);
+        self.acts.acting = BackendControl::Ramping(ramp);
     }
 
     fn end_ramp(&mut self, now: Timestamp) {
         self.give_out(SupplyShare::FULL, now);
         self.acts.step = None;
-        self.acts.acting = Acting::Running;
+        self.acts.acting = BackendControl::Running;
     }
 
     fn give_out(&mut self, share: SupplyShare, now: Timestamp) {
         for lane in &mut self.lanes {
             lane.set_share(now, share);
         }
-        self.observing.set_share(now, share);
-        self.given(now, Given::Share(share));
+        self.observe(now, SchedulerEvent::Share(share));
     }
 
     fn supply_limit(&mut self, now: Timestamp, limit: &str, supply: Supply) {
@@ -343,8 +350,7 @@ impl State {
         for lane in &mut self.lanes {
             lane.supply(now, limit, by, supply);
         }
-        self.observing.supply(now, limit, by, supply);
-        self.given(now, Given::Supply { limit, by, supply });
+        self.observe(now, SchedulerEvent::Supply { limit, by, supply });
     }
 
     /// Limits that came with a reload get their lower values too.
@@ -387,6 +393,7 @@ impl State {
         }
         let why = format!("the {} backend was down", backend.label());
         self.begin_ramp(now, ramp, why.into(), "tidegate".into());
-        self.acts.note(now, Turned::BackendBack { backend, ramp });
+        self.acts
+            .note(now, AutomaticChangeKind::BackendBack { backend, ramp });
     }
 }

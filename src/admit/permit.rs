@@ -1,4 +1,4 @@
-//! What a call holds while it is past the gate.
+//! The permit that a call holds while it is past the gate.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,9 +7,11 @@ use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Hold, Timestamp};
 use tokio::time::Instant;
 
-use super::lock::{Lane, Queue, State};
-use super::promotion::Ending;
-use super::shadow::{Over, ShadowId};
+use super::lock::{GateLock, Lane};
+use super::observe::CallEvent;
+use super::promotion::{EffectiveClass, WorkEnd};
+use super::shadow::{CallEnd, ShadowId};
+use super::user_work::Promotion;
 use crate::call::claim::{self, Settling};
 use crate::call::steps::StepKind;
 use crate::call::{Destination, Generation, Record, Slot, Verdict};
@@ -19,7 +21,7 @@ use crate::call::{Destination, Generation, Record, Slot, Verdict};
 #[must_use]
 pub struct Permit {
     /// `None` once it has ended.
-    held: Option<(AtGate, Hold)>,
+    held: Option<(GateCall, Hold)>,
     /// The last backend of its destination that it went to.
     pub(super) generation: Generation,
     /// When its turn was.
@@ -29,20 +31,20 @@ pub struct Permit {
 }
 
 /// A call at the gate, from its first question until its permit ends.
-pub(super) struct AtGate {
-    pub(super) queue: Arc<Queue>,
+pub(super) struct GateCall {
+    pub(super) lock: Arc<GateLock>,
     pub(super) lane: Lane,
     pub(super) backend: Destination,
     pub(super) settling: Option<Settling>,
-    /// The same call in the shadow, if something observes.
+    /// The call in the shadow, if something observes.
     pub(super) shadowed: Option<ShadowId>,
-    /// Held, and released with everything else.
-    pub(super) tie: Tie,
+    pub(super) class: EffectiveClass,
+    pub(super) promotion: Promotion,
     pub(super) record: Arc<Record>,
 }
 
 impl Permit {
-    pub(super) fn new(call: AtGate, hold: Hold, admitted: Timestamp, delayed: bool) -> Self {
+    pub(super) fn new(call: GateCall, hold: Hold, admitted: Timestamp, delayed: bool) -> Self {
         Self {
             admitted,
             held: Some((call, hold)),
@@ -66,7 +68,7 @@ impl Permit {
     }
 
     /// The hold itself, for a call that goes back to the queue.
-    pub(super) fn into_held(mut self) -> (AtGate, Hold) {
+    pub(super) fn into_held(mut self) -> (GateCall, Hold) {
         self.held.take().expect(HELD)
     }
 
@@ -78,28 +80,28 @@ impl Permit {
             Outcome::Served | Outcome::Overloaded => call.settling.take(),
             Outcome::Failed => None,
         };
-        if let Tie::Acts { until } = &mut call.tie
+        if let Promotion::UserWork(work) = &mut call.promotion
             && outcome == Outcome::Served
             && call.record.note(|facts| facts.is_success())
         {
-            until.ending = Ending::Success;
+            work.ending = WorkEnd::Success;
         }
         let admitted = self.admitted;
-        let (now, settled, would) = call.queue.change_in(call.lane, |state, now| {
-            if let Tie::Acts { until } = &mut call.tie {
-                until.end(state, now);
+        let (now, settled, would) = call.lock.change_in(call.lane, |state, now| {
+            if let Promotion::UserWork(work) = &mut call.promotion {
+                work.end(state, now);
             }
             let settled = settling
                 .zip(self.sent)
                 .map(|(settling, sent)| settling.settled(now.since(sent)));
             let measured = settled.map(|settled| claim::drawn(settled.charged));
             state.lanes[call.lane as usize].finish(now, hold, outcome, measured);
-            let over = Over::Ended {
+            let end = CallEvent::Ended(CallEnd::Finished {
                 admitted,
                 outcome,
                 measured,
-            };
-            let would = state.observing.over(now, call.shadowed, over);
+            });
+            let would = state.observe_call(now, call.shadowed, end);
             (now, settled, would)
         });
         let measured = settled.map(|settled| claim::drawn(settled.charged));
@@ -119,7 +121,7 @@ impl Permit {
             };
         });
         call.record.observer().backend_finished();
-        Some(call.queue.clock.instant(now))
+        Some(call.lock.clock.instant(now))
     }
 }
 
@@ -133,16 +135,16 @@ impl Slot for Permit {
     fn narrowest(&self) -> Option<u32> {
         let (call, hold) = self.held.as_ref().expect(HELD);
         let lane = call.lane as usize;
-        call.queue
+        call.lock
             .look(|state, now| state.lanes[lane].narrowest(now, hold))
     }
 
     fn sent(&mut self) -> Instant {
         let (call, hold) = self.held.as_ref().expect(HELD);
-        let now = call.queue.change_in(call.lane, |state, now| {
+        let now = call.lock.change_in(call.lane, |state, now| {
             state.lanes[call.lane as usize].sent(now, hold);
-            let observing = &mut state.observing;
-            observing.sent(now, call.shadowed, self.admitted);
+            let admitted = self.admitted;
+            state.observe_call(now, call.shadowed, CallEvent::Sent { admitted });
             if state.backends.succeeded(call.backend, self.generation) {
                 state.open(call.backend, now);
             }
@@ -152,17 +154,17 @@ impl Slot for Permit {
             facts.step(now, StepKind::Sent);
             facts.sent = Some(now);
         });
-        call.queue.sent.fetch_add(1, Ordering::Relaxed);
+        call.lock.sent.fetch_add(1, Ordering::Relaxed);
         self.sent = Some(now);
-        call.queue.clock.instant(now)
+        call.lock.clock.instant(now)
     }
 
     fn replied(&mut self) {
         let (call, hold) = self.held.as_ref().expect(HELD);
-        let now = call.queue.change_in(call.lane, |state, now| {
+        let now = call.lock.change_in(call.lane, |state, now| {
             state.lanes[call.lane as usize].replied(now, hold);
-            let observing = &mut state.observing;
-            observing.replied(now, call.shadowed, self.admitted);
+            let admitted = self.admitted;
+            state.observe_call(now, call.shadowed, CallEvent::Replied { admitted });
             now
         });
         call.record.note(|facts| facts.step(now, StepKind::Replied));
@@ -178,9 +180,10 @@ impl Drop for Permit {
         if self.sent.is_some() {
             self.end(Outcome::Failed);
         } else if let Some((call, hold)) = self.held.take() {
-            let (now, would) = call.queue.change_in(call.lane, |state, now| {
+            let (now, would) = call.lock.change_in(call.lane, |state, now| {
                 state.lanes[call.lane as usize].give_back(now, hold);
-                let would = state.observing.over(now, call.shadowed, Over::Left);
+                let left = CallEvent::Ended(CallEnd::Left);
+                let would = state.observe_call(now, call.shadowed, left);
                 (now, would)
             });
             call.record.note(|facts| {
@@ -190,47 +193,4 @@ impl Drop for Permit {
             });
         }
     }
-}
-
-/// A user call on a guest that was passed to `Promotions::begins`, until it is dropped.
-pub(super) struct Acting {
-    pub(super) queue: Arc<Queue>,
-    /// `None` once it has ended.
-    pub(super) guest: Option<Arc<str>>,
-    pub(super) ending: Ending,
-}
-
-impl Acting {
-    fn end(&mut self, state: &mut State, now: Timestamp) {
-        if let Some(guest) = self.guest.take() {
-            state.promotions.ends(&guest, now, self.ending);
-        }
-    }
-}
-
-impl Drop for Acting {
-    fn drop(&mut self) {
-        if self.guest.is_some() {
-            // No turn results from it, so the scheduler is not asked.
-            let queue = Arc::clone(&self.queue);
-            let mut state = queue.lock();
-            let now = queue.clock.now();
-            self.end(&mut state, now);
-        }
-    }
-}
-
-/// The relation of a call to its guest, while it is under way.
-pub(super) enum Tie {
-    /// Nothing.
-    Apart,
-    /// It reads a guest, and may be promoted. The guest, if its record does not name it.
-    Follows(Option<Box<str>>),
-    /// It reads the guest, and was promoted to the class of users.
-    Rides,
-    /// It is user work on the guest.
-    Acts {
-        /// Held for the moment in which it is dropped.
-        until: Acting,
-    },
 }

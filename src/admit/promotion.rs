@@ -38,7 +38,7 @@ pub(super) struct Follower {
 pub(super) struct Promotions {
     /// How long after a user call its guest's reads are still promoted; `None` switches it off.
     lasts: Option<Duration>,
-    guests: HashMap<Arc<str>, Acted>,
+    guests: HashMap<Arc<str>, GuestWork>,
     /// The guests by their last use, the least recent first.
     touched: BTreeMap<u64, Arc<str>>,
     touches: u64,
@@ -50,7 +50,7 @@ pub(super) struct Promotions {
 
 /// The user work on a guest.
 #[derive(Debug)]
-struct Acted {
+struct GuestWork {
     /// User calls under way.
     running: usize,
     /// Until when its reads are promoted without one.
@@ -58,8 +58,8 @@ struct Acted {
     touch: u64,
 }
 
-impl Acted {
-    fn is_going_on(&self, now: Timestamp) -> bool {
+impl GuestWork {
+    fn is_under_way(&self, now: Timestamp) -> bool {
         self.running > 0 || now < self.until
     }
 }
@@ -104,15 +104,15 @@ impl Promotions {
         followers
     }
 
-    /// It has ended. Later reads of its guest are promoted only if it succeeded.
-    pub(super) fn ends(&mut self, guest: &Arc<str>, now: Timestamp, ending: Ending) {
+    /// A user call on a guest has ended. Later reads of the guest are promoted only if the call succeeded.
+    pub(super) fn ends(&mut self, guest: &Arc<str>, now: Timestamp, ending: WorkEnd) {
         // Forgotten, or switched off meanwhile.
         let (Some(lasts), true) = (self.lasts, self.guests.contains_key(guest)) else {
             return;
         };
         let acted = self.touch(guest, now);
         acted.running = acted.running.saturating_sub(1);
-        if ending == Ending::Success {
+        if ending == WorkEnd::Success {
             acted.until = acted.until.max(now + lasts);
         }
     }
@@ -120,7 +120,7 @@ impl Promotions {
     /// Whether reads of this guest are promoted now.
     pub(super) fn is_acted_on(&self, guest: &str, now: Timestamp) -> bool {
         let acted = self.guests.get(guest);
-        acted.is_some_and(|acted| acted.is_going_on(now))
+        acted.is_some_and(|acted| acted.is_under_way(now))
     }
 
     /// A read of a guest must wait. `waits` returns whether another one still does.
@@ -147,7 +147,7 @@ impl Promotions {
     }
 
     /// The guest, which is now the most recently used.
-    fn touch(&mut self, guest: &Arc<str>, now: Timestamp) -> &mut Acted {
+    fn touch(&mut self, guest: &Arc<str>, now: Timestamp) -> &mut GuestWork {
         self.touches += 1;
         let touch = self.touches;
         match self.guests.get(guest) {
@@ -155,7 +155,7 @@ impl Promotions {
             None => self.make_room(now),
         }
         self.touched.insert(touch, Arc::clone(guest));
-        let acted = self.guests.entry(Arc::clone(guest)).or_insert(Acted {
+        let acted = self.guests.entry(Arc::clone(guest)).or_insert(GuestWork {
             running: 0,
             until: now,
             touch,
@@ -168,7 +168,7 @@ impl Promotions {
     /// some. If there is no room, forgets that one too.
     fn make_room(&mut self, now: Timestamp) {
         while let Some(oldest) = self.touched.first_entry()
-            && (self.guests.len() >= GUESTS_MAX || !self.guests[oldest.get()].is_going_on(now))
+            && (self.guests.len() >= GUESTS_MAX || !self.guests[oldest.get()].is_under_way(now))
         {
             self.guests.remove(&oldest.remove());
         }
@@ -187,13 +187,13 @@ pub(super) fn guest_of(target: Option<&str>, record: &Record) -> Option<Box<str>
 /// The records of calls that move to another class. They are dropped outside the lock: the last
 /// owner of a record reports the call to observers.
 #[derive(Default)]
-pub(super) struct Promoted {
+pub(super) struct PromotedRecords {
     /// The name of the other class, if a call may have moved to it.
     pub(super) class: Option<Arc<str>>,
     pub(super) records: Vec<Arc<Record>>,
 }
 
-impl Promoted {
+impl PromotedRecords {
     /// A call that waits moves at this instant. Noted under the lock: with the change it may get its
     /// turn, and end before anything else is noted.
     pub(super) fn moves(&mut self, record: &Weak<Record>, now: Timestamp) {
@@ -208,19 +208,29 @@ impl Promoted {
     }
 
     /// The call that asks moved before it was submitted.
-    pub(super) fn rides(&self, record: &Record) {
+    pub(super) fn note_class(&self, record: &Record) {
         if let Some(class) = &self.class {
             record.note(|facts| facts.class = Arc::clone(class));
         }
     }
 }
 
+/// The class in which a call waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum EffectiveClass {
+    /// The own class of the call.
+    #[default]
+    Own,
+    /// The class of users, to which the call was promoted.
+    Users,
+}
+
 /// How a user call on a guest ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum WorkEnd {
     /// The backend reported success.
     Success,
-    /// It failed, was given back, or its end is unknown.
+    /// The call failed, was given back, or its end is unknown.
     NoSuccess,
 }
 
@@ -244,9 +254,9 @@ mod tests {
         assert!(!promotions.is_acted_on("LINUX1", at(0)));
         promotions.begins(&guest, at(0));
         promotions.begins(&guest, at(5));
-        promotions.ends(&guest, at(6), Ending::Success);
+        promotions.ends(&guest, at(6), WorkEnd::Success);
         assert!(promotions.is_acted_on("LINUX1", at(1000)), "one runs still");
-        promotions.ends(&guest, at(1000), Ending::Success);
+        promotions.ends(&guest, at(1000), WorkEnd::Success);
         assert!(promotions.is_acted_on("LINUX1", at(1009)));
         assert!(!promotions.is_acted_on("LINUX1", at(1010)));
         assert!(!promotions.is_acted_on("LINUX2", at(1009)));
@@ -258,7 +268,7 @@ mod tests {
         for number in 0..GUESTS_MAX + 100 {
             let guest: Arc<str> = format!("G{number}").into();
             promotions.begins(&guest, at(0));
-            promotions.ends(&guest, at(0), Ending::Success);
+            promotions.ends(&guest, at(0), WorkEnd::Success);
         }
         assert_eq!(promotions.guests.len(), GUESTS_MAX);
         assert_eq!(promotions.touched.len(), GUESTS_MAX);
@@ -268,7 +278,7 @@ mod tests {
         promotions.begins(&"LATE".into(), at(60));
         assert_eq!(promotions.guests.len(), 1);
         // The end of one that was forgotten does no harm.
-        promotions.ends(&"G0".into(), at(60), Ending::Success);
+        promotions.ends(&"G0".into(), at(60), WorkEnd::Success);
         assert_eq!(promotions.guests.len(), 1);
     }
 
@@ -321,7 +331,7 @@ mod tests {
         let guest: Arc<str> = "LINUX1".into();
         promotions.begins(&guest, at(0));
         promotions.apply(None);
-        promotions.ends(&guest, at(1), Ending::Success);
+        promotions.ends(&guest, at(1), WorkEnd::Success);
         promotions.apply(Some(LASTS));
         assert!(!promotions.is_acted_on("LINUX1", at(1)));
     }

@@ -17,8 +17,8 @@ use tidegate_limits::scheduler::{
 };
 
 use super::Gate;
-use super::journal::Given;
-use super::lock::{Lane, State};
+use super::journal::SchedulerEvent;
+use super::lock::{GateState, Lane};
 use super::shadow::QuotaAsks;
 
 /// A key of a quota at the gate. It is never given to another key.
@@ -76,16 +76,16 @@ pub struct QuotaWork {
 impl Gate {
     /// Sets the quotas.
     pub fn set_quotas(&self, rules: QuotaRules) {
-        self.queue.change(|state, now| {
+        self.lock.change(|state, now| {
             let QuotaRules {
                 enforced,
                 observed,
                 keys_max,
             } = rules;
             if !enforced.is_empty() || state.calls().has_quotas() {
-                state.given(now, Given::Quotas);
+                state.note(now, SchedulerEvent::Quotas);
             }
-            state.observing.set_quotas(now, observed, keys_max);
+            state.observer.set_quotas(now, observed, keys_max);
             state.calls().set_quotas(now, enforced, keys_max);
         });
     }
@@ -94,14 +94,17 @@ impl Gate {
     /// forgotten.
     pub fn set_quota_rule(&self, at: QuotaAt, rule: Option<WindowRule>) -> bool {
         let Some(number) = at.shadow else {
-            return self.queue.change(|state, now| {
+            return self.lock.change(|state, now| {
                 let rule_now = rule.as_ref();
-                state.given_of_key(now, at.at, |of| Given::QuotaRule { of, rule: rule_now });
+                state.note_of_key(now, at.at, |of| SchedulerEvent::QuotaRule {
+                    of,
+                    rule: rule_now,
+                });
                 state.calls().set_quota_rule(now, at.at, rule)
             });
         };
-        self.queue.observe(|state, now| {
-            let shadow = state.observing.shadow(number);
+        self.lock.change_shadow(|state, now| {
+            let shadow = state.observer.shadow(number);
             shadow.is_some_and(|shadow| {
                 shadow.change(now, |calls| calls.set_quota_rule(now, at.at, rule))
             })
@@ -110,9 +113,8 @@ impl Gate {
 
     /// The number of sidecars that share the quotas. It only decides how much is drawn at once.
     pub fn set_quota_nodes(&self, nodes: u32) {
-        self.queue.change(|state, now| {
-            state.given(now, Given::QuotaNodes(nodes));
-            state.observing.set_quota_nodes(now, nodes);
+        self.lock.change(|state, now| {
+            state.observe(now, SchedulerEvent::QuotaNodes(nodes));
             state.calls().set_quota_nodes(nodes);
         });
     }
@@ -120,9 +122,8 @@ impl Gate {
     /// What was spent of the sidecar's own shares before its start is known: nothing of a window that
     /// begins at `from` of the store's time, or later.
     pub fn set_quota_past(&self, from: Duration) {
-        self.queue.change(|state, now| {
-            state.given(now, Given::QuotaPast(from));
-            state.observing.set_quota_past(now, from);
+        self.lock.change(|state, now| {
+            state.observe(now, SchedulerEvent::QuotaPast(from));
             state.calls().set_quota_past(now, from);
         });
     }
@@ -131,30 +132,32 @@ impl Gate {
     /// if that is not known.
     #[must_use]
     pub fn quota_shares_until(&self) -> Duration {
-        let mut state = self.queue.lock();
-        let observed = state.observing.quota_shares_until();
+        let mut state = self.lock.lock();
+        let observed = state.observer.quota_shares_until();
         state.calls().quota_shares_until().max(observed)
     }
 
     /// The store's time.
     pub fn learn_store_time(&self, time: StoreTime) {
-        self.queue
-            .change(|state, now| state.learn_store_time(now, time));
+        self.lock.change(|state, now| {
+            state.observe(now, SchedulerEvent::StoreTime(time));
+            state.calls().learn_store_time(now, time);
+        });
     }
 
     /// Passes answers of the store on, after the store's time that came with them.
     pub fn answer_quotas(&self, time: StoreTime, answers: impl IntoIterator<Item = QuotaAnswer>) {
-        self.queue.change(|state, now| {
+        self.lock.change(|state, now| {
             let mut answers = answers.into_iter().peekable();
             // Each answer has a line with the time.
             if answers
                 .peek()
                 .is_none_or(|answer| answer.at.shadow.is_some())
             {
-                state.given(now, Given::StoreTime(time));
+                state.note(now, SchedulerEvent::StoreTime(time));
             }
             state.calls().learn_store_time(now, time);
-            state.observing.learn_store_time(now, time);
+            state.observer.observe(now, SchedulerEvent::StoreTime(time));
             for answer in answers {
                 state.answer_quota(now, time, answer);
             }
@@ -164,13 +167,13 @@ impl Gate {
     /// The record of this key may have changed in the store.
     pub fn tell_quota(&self, at: QuotaAt) {
         let Some(number) = at.shadow else {
-            return self.queue.change(|state, now| {
-                state.given_of_key(now, at.at, |of| Given::QuotaChanged { of });
+            return self.lock.change(|state, now| {
+                state.note_of_key(now, at.at, |of| SchedulerEvent::QuotaChanged { of });
                 state.calls().tell_quota(now, at.at);
             });
         };
-        self.queue.observe(|state, now| {
-            if let Some(shadow) = state.observing.shadow(number) {
+        self.lock.change_shadow(|state, now| {
+            if let Some(shadow) = state.observer.shadow(number) {
                 shadow.change(now, |calls| calls.tell_quota(now, at.at));
             }
         });
@@ -178,11 +181,8 @@ impl Gate {
 
     /// The store answers again.
     pub fn store_is_back(&self) {
-        self.queue.change(|state, now| {
-            state.given(now, Given::StoreBack);
-            if let Some((_, shadow)) = state.observing.numbered() {
-                shadow.change(now, |calls| calls.store_is_back(now));
-            }
+        self.lock.change(|state, now| {
+            state.observe(now, SchedulerEvent::StoreBack);
             state.calls().store_is_back(now);
         });
     }
@@ -190,11 +190,11 @@ impl Gate {
     /// Whether the answer to a request of this key is still useful.
     #[must_use]
     pub fn wants_quota_answer(&self, at: QuotaAt) -> bool {
-        let mut state = self.queue.lock();
+        let mut state = self.lock.lock();
         match at.shadow {
             None => state.calls().wants_answer(at.at),
             Some(number) => {
-                let shadow = state.observing.shadow(number);
+                let shadow = state.observer.shadow(number);
                 shadow.is_some_and(|shadow| shadow.scheduler().wants_answer(at.at))
             }
         }
@@ -203,13 +203,13 @@ impl Gate {
     /// Waits until there is something for [`quota_work`](Self::quota_work), also from before this
     /// call.
     pub async fn quota_asked(&self) {
-        self.queue.asks.notified().await;
+        self.lock.asks.notified().await;
     }
 
     /// Takes everything that the gate has for the store.
     #[must_use]
     pub fn quota_work(&self) -> QuotaWork {
-        let mut state = self.queue.lock();
+        let mut state = self.lock.lock();
         let mut work = QuotaWork::default();
         let calls = state.calls();
         let real = QuotaAsks {
@@ -217,8 +217,8 @@ impl Gate {
             forgotten: calls.forgotten_quotas(),
             troubles: calls.quota_troubles(),
         };
-        let number = state.observing.numbered().map(|(number, _)| number);
-        let (observed, forgotten) = state.observing.take_quota_questions();
+        let number = state.observer.numbered().map(|(number, _)| number);
+        let (observed, forgotten) = state.observer.take_quota_questions();
         drop(state);
         let forgotten = forgotten.into_iter().map(|(number, at)| QuotaAt {
             shadow: Some(number),
@@ -246,9 +246,9 @@ impl Gate {
     /// the most recently used.
     #[must_use]
     pub fn quotas_now(&self, quota: &str, most: usize) -> Vec<(QuotaAt, QuotaNow)> {
-        self.queue.observe(|state, now| {
-            let (shadow, all) = if state.observing.has_quota(quota)
-                && let Some((number, shadow)) = state.observing.numbered()
+        self.lock.change_shadow(|state, now| {
+            let (shadow, all) = if state.observer.has_quota(quota)
+                && let Some((number, shadow)) = state.observer.numbered()
             {
                 shadow.advance(now);
                 let all = shadow.scheduler().quotas_now(now, quota, most);
@@ -265,22 +265,16 @@ impl Gate {
     /// what they would be.
     #[must_use]
     pub fn quota_counts(&self, quota: &str) -> Option<QuotaCounts> {
-        let mut state = self.queue.lock();
+        let mut state = self.lock.lock();
         if let Some(counts) = state.calls().quota_counts(quota) {
             return Some(counts);
         }
-        let (_, shadow) = state.observing.numbered()?;
+        let (_, shadow) = state.observer.numbered()?;
         shadow.scheduler().quota_counts(quota)
     }
 }
 
-impl State {
-    fn learn_store_time(&mut self, now: Timestamp, time: StoreTime) {
-        self.given(now, Given::StoreTime(time));
-        self.observing.learn_store_time(now, time);
-        self.calls().learn_store_time(now, time);
-    }
-
+impl GateState {
     fn answer_quota(&mut self, now: Timestamp, time: StoreTime, answer: QuotaAnswer) {
         let QuotaAnswer {
             at: QuotaAt { shadow, at },
@@ -289,7 +283,7 @@ impl State {
         } = answer;
         let entropy = self.entropy.next_u64();
         let Some(number) = shadow else {
-            self.given_of_key(now, at, |of| Given::QuotaAnswer {
+            self.note_of_key(now, at, |of| SchedulerEvent::QuotaAnswer {
                 of,
                 question,
                 reply: outcome,
@@ -299,7 +293,7 @@ impl State {
             let calls = self.calls();
             return calls.answer_quota(now, at, question, outcome, entropy);
         };
-        if let Some(shadow) = self.observing.shadow(number) {
+        if let Some(shadow) = self.observer.shadow(number) {
             shadow.change(now, |calls| {
                 calls.answer_quota(now, at, question, outcome, entropy);
             });
@@ -308,16 +302,16 @@ impl State {
 
     /// Notes something that the scheduler was given for a key. Of a forgotten key, it changes
     /// nothing.
-    fn given_of_key<'a>(
+    fn note_of_key<'a>(
         &'a self,
         now: Timestamp,
         at: QuotaRef,
-        what: impl FnOnce(&'a QuotaKey) -> Given<'a>,
+        what: impl FnOnce(&'a QuotaKey) -> SchedulerEvent<'a>,
     ) {
         if self.journal.is_some()
             && let Some(of) = self.lanes[Lane::Limited as usize].quota_key(at)
         {
-            self.given(now, what(of));
+            self.note(now, what(of));
         }
     }
 }

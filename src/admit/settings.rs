@@ -240,8 +240,8 @@ impl Settings {
 
     /// Which calls count among those at the backend at once.
     pub(super) fn outstanding_scope(&self) -> Scope {
-        let is_beside = |rule: &ClassRule| matches!(rule.pool, Some(Pool::Beside(_)));
-        let beside = self.numbered().filter(|(_, rule)| is_beside(rule));
+        let is_unlogged = |rule: &ClassRule| matches!(rule.pool, Some(Pool::Beside(_)));
+        let beside = self.numbered().filter(|(_, rule)| is_unlogged(rule));
         let beside: Arc<[Class]> = beside.map(|(class, _)| class).collect();
         match beside.is_empty() {
             true => Scope::Every,

@@ -1,7 +1,7 @@
 //! The shadow: a second scheduler that gets the same calls and holds none of them.
 //!
 //! It has every limit, also those that only observe, and decides when each call would have had its
-//! turn. Time passes in it only up to `now`, but in its own steps: each thing happens at its own
+//! turn. Time passes in it only up to `now`, but in its own steps: each event happens at its own
 //! instant, not at the one at which it is looked at.
 //!
 //! The backend takes as long for a call as it took, whatever else it would have had to do. A call of the
@@ -43,23 +43,23 @@ pub(super) struct ShadowId(u64);
 
 /// How the real call ended at the gate.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Over {
+pub(super) enum CallEnd {
     /// The backend was done with it.
-    Ended {
+    Finished {
         /// When its turn was.
         admitted: Timestamp,
         /// How.
         outcome: Outcome,
-        /// Its cost, if that was measured.
+        /// The cost of the call, if that was measured.
         measured: Option<Tokens>,
     },
-    /// It was refused.
+    /// The call was refused.
     Refused,
-    /// Its client left before it was sent, or the process ends.
+    /// The client left before the call was sent, or the process ends.
     Left,
 }
 
-/// What a scheduler has for the store of its quotas.
+/// Requests and reports of a scheduler for the store of its quotas.
 #[derive(Debug, Default)]
 pub(super) struct QuotaAsks {
     pub(super) questions: Vec<QuotaQuestion>,
@@ -69,7 +69,7 @@ pub(super) struct QuotaAsks {
 
 /// A decision of the shadow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Decided {
+pub(super) struct ShadowDecision {
     /// The instant.
     pub(super) at: Timestamp,
     /// The class of the call.
@@ -89,7 +89,7 @@ struct Service {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Thing {
+enum ServiceEvent {
     Ended,
     Sent,
     Replied,
@@ -103,7 +103,7 @@ enum Stage {
 }
 
 #[derive(Debug)]
-struct Shade {
+struct ShadowCall {
     /// The id in its line.
     id: u64,
     function: Arc<str>,
@@ -122,9 +122,9 @@ struct Shade {
 #[derive(Debug)]
 pub(super) struct Shadow {
     scheduler: Scheduler<ShadowId>,
-    calls: HashMap<ShadowId, Shade>,
+    calls: HashMap<ShadowId, ShadowCall>,
     last_id: u64,
-    agenda: BinaryHeap<Reverse<(Timestamp, Thing, ShadowId)>>,
+    agenda: BinaryHeap<Reverse<(Timestamp, ServiceEvent, ShadowId)>>,
     wake: Option<Timestamp>,
     /// Up to when everything has happened.
     now: Timestamp,
@@ -133,7 +133,7 @@ pub(super) struct Shadow {
     services: HashMap<Arc<str>, Service>,
     last_service: Service,
     peak: usize,
-    decided: Vec<Decided>,
+    decided: Vec<ShadowDecision>,
 }
 
 impl Shadow {
@@ -160,18 +160,18 @@ impl Shadow {
     }
 
     /// A call asks for its turn. `id` is that of its line.
-    pub(super) fn asks(
+    pub(super) fn begin_call(
         &mut self,
         now: Timestamp,
-        call: Call,
+        request: Call,
         class: Arc<str>,
         id: u64,
     ) -> ShadowId {
         self.advance(now);
         self.last_id += 1;
         let key = ShadowId(self.last_id);
-        let function = Arc::clone(&call.function);
-        let mut shade = Shade {
+        let function = Arc::clone(&request.function);
+        let mut call = ShadowCall {
             id,
             function,
             class,
@@ -182,32 +182,32 @@ impl Shadow {
             would: None,
             is_reported: false,
         };
-        match self.scheduler.submit(now, call, key) {
-            Ok(ticket) => shade.stage = Stage::Waits(ticket),
+        match self.scheduler.submit(now, request, key) {
+            Ok(ticket) => call.stage = Stage::Waits(ticket),
             Err((refusal, _)) => {
                 let would = Would {
                     wait: Duration::ZERO,
                     limit: refusal.limit,
                     ending: WouldEnd::Refused(refusal.reason),
                 };
-                self.decided.push(shade.decide(now, would));
+                self.decided.push(call.decide(now, would));
             }
         }
-        self.calls.insert(key, shade);
-        self.let_through(now);
+        self.calls.insert(key, call);
+        self.admit_ready(now);
         key
     }
 
     /// The bytes of the real call left, this long after its turn.
     pub(super) fn sent(&mut self, now: Timestamp, key: ShadowId, admitted: Timestamp) {
-        self.learns(now, key, Thing::Sent, |service| {
+        self.learns(now, key, ServiceEvent::Sent, |service| {
             service.sent = Some(now.since(admitted));
         });
     }
 
     /// The first byte of its reply came.
     pub(super) fn replied(&mut self, now: Timestamp, key: ShadowId, admitted: Timestamp) {
-        self.learns(now, key, Thing::Replied, |service| {
+        self.learns(now, key, ServiceEvent::Replied, |service| {
             service.replied = Some(now.since(admitted));
         });
     }
@@ -216,71 +216,76 @@ impl Shadow {
         &mut self,
         now: Timestamp,
         key: ShadowId,
-        thing: Thing,
+        event: ServiceEvent,
         note: impl FnOnce(&mut Service),
     ) {
         self.advance(now);
-        let Some(shade) = self.calls.get_mut(&key) else {
+        let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
-        note(&mut shade.service);
-        if let Stage::Holds { since, .. } = shade.stage
-            && let Some(at) = shade.service.due(thing, since)
+        note(&mut call.service);
+        if let Stage::Holds { since, .. } = call.stage
+            && let Some(at) = call.service.due(event, since)
         {
             // Nothing else is due before `now`.
             if at <= now {
-                self.happens(now, thing, key);
-                self.let_through(now);
+                self.happens(now, event, key);
+                self.admit_ready(now);
             } else {
-                self.agenda.push(Reverse((at, thing, key)));
+                self.agenda.push(Reverse((at, event, key)));
             }
         }
     }
 
     /// The real call is over. Returns what is known of what it would have met.
-    pub(super) fn over(&mut self, now: Timestamp, key: ShadowId, over: Over) -> Option<Would> {
-        match over {
-            Over::Ended {
+    pub(super) fn end_call(
+        &mut self,
+        now: Timestamp,
+        key: ShadowId,
+        end: CallEnd,
+    ) -> Option<Would> {
+        match end {
+            CallEnd::Finished {
                 admitted,
                 outcome,
                 measured,
             } => {
                 let took = now.since(admitted);
-                self.learns(now, key, Thing::Ended, |service| {
+                self.learns(now, key, ServiceEvent::Ended, |service| {
                     service.ended = Some((took, outcome, measured));
                 });
-                let shade = self.calls.get(&key)?;
-                self.last_service = shade.service;
-                if let Some(last) = self.services.get_mut(&shade.function) {
-                    *last = shade.service;
+                let call = self.calls.get(&key)?;
+                self.last_service = call.service;
+                if let Some(last) = self.services.get_mut(&call.function) {
+                    *last = call.service;
                 } else if self.services.len() < SERVICES_MAX {
-                    let function = Arc::clone(&shade.function);
-                    self.services.insert(function, shade.service);
+                    let function = Arc::clone(&call.function);
+                    self.services.insert(function, call.service);
                 }
             }
-            Over::Refused => {
+            CallEnd::Refused => {
                 self.advance(now);
                 self.calls.get_mut(&key)?.is_unserved = true;
                 self.serve_as_usual(now, key);
-                self.let_through(now);
+                self.admit_ready(now);
             }
-            Over::Left => {
+            CallEnd::Left => {
                 self.advance(now);
                 self.leaves(now, key);
-                self.let_through(now);
+                self.admit_ready(now);
             }
         }
-        let shade = self.calls.get_mut(&key)?;
-        shade.is_reported = true;
-        let would = shade.would.clone();
+        let call = self.calls.get_mut(&key)?;
+        call.is_reported = true;
+        let would = call.would.clone();
         let would = would.unwrap_or_else(|| {
-            let ticket = match shade.stage {
+            let ticket = match call.stage {
                 Stage::Waits(ticket) => self.scheduler.waited(now, ticket),
                 Stage::Holds { .. } | Stage::Over => None,
             };
-            shade.would(now, &ticket.unwrap_or_default(), WouldEnd::Waits)
+            call.would(now, &ticket.unwrap_or_default(), WouldEnd::Waits)
         });
-        if let Stage::Over = shade.stage {
+        if let Stage::Over = call.stage {
             self.calls.remove(&key);
         }
         Some(would)
@@ -288,15 +293,15 @@ impl Shadow {
 
     /// The real call never reached the backend, and its client has left.
     fn leaves(&mut self, now: Timestamp, key: ShadowId) {
-        let Some(shade) = self.calls.get_mut(&key) else {
+        let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
-        match std::mem::replace(&mut shade.stage, Stage::Over) {
+        match std::mem::replace(&mut call.stage, Stage::Over) {
             Stage::Waits(ticket) => {
                 let waited = self.scheduler.waited(now, ticket).unwrap_or_default();
                 self.scheduler.cancel(now, ticket);
-                let would = shade.would(now, &waited, WouldEnd::Left);
-                self.decided.push(shade.decide(now, would));
+                let would = call.would(now, &waited, WouldEnd::Left);
+                self.decided.push(call.decide(now, would));
             }
             Stage::Holds { hold, .. } => self.scheduler.give_back(now, hold),
             Stage::Over => {}
@@ -306,22 +311,26 @@ impl Shadow {
     /// A call that the real scheduler refused has its turn here: the backend takes as long as for
     /// the last one of its function.
     fn serve_as_usual(&mut self, now: Timestamp, key: ShadowId) {
-        let Some(shade) = self.calls.get_mut(&key) else {
+        let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
-        let Stage::Holds { since, .. } = shade.stage else {
+        let Stage::Holds { since, .. } = call.stage else {
             return;
         };
-        let usual = self.services.get(&shade.function);
+        let usual = self.services.get(&call.function);
         let mut service = *usual.unwrap_or(&self.last_service);
         service.sent.get_or_insert(Duration::ZERO);
         service
             .ended
             .get_or_insert((Duration::ZERO, Outcome::Served, None));
-        shade.service = service;
-        for thing in [Thing::Sent, Thing::Replied, Thing::Ended] {
-            if let Some(at) = service.due(thing, since) {
-                self.agenda.push(Reverse((at.max(now), thing, key)));
+        call.service = service;
+        for event in [
+            ServiceEvent::Sent,
+            ServiceEvent::Replied,
+            ServiceEvent::Ended,
+        ] {
+            if let Some(at) = service.due(event, since) {
+                self.agenda.push(Reverse((at.max(now), event, key)));
             }
         }
     }
@@ -335,14 +344,14 @@ impl Shadow {
         class: (Class, Arc<str>),
     ) {
         self.advance(now);
-        let Some(shade) = self.calls.get_mut(&key) else {
+        let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
-        if let Stage::Waits(ticket) = shade.stage {
+        if let Stage::Waits(ticket) = call.stage {
             self.scheduler.set_deadline(ticket, deadline);
             self.scheduler.reclass(now, ticket, class.0);
-            shade.class = class.1;
-            self.let_through(now);
+            call.class = class.1;
+            self.admit_ready(now);
         }
     }
 
@@ -353,16 +362,16 @@ impl Shadow {
         self.scheduler.set_quotas(now, BTreeMap::new(), 0);
         let mut waiting: Vec<_> = self.calls.iter_mut().collect();
         waiting.sort_by_key(|(key, _)| **key);
-        for (_, shade) in waiting {
-            if let Stage::Waits(ticket) = shade.stage {
+        for (_, call) in waiting {
+            if let Stage::Waits(ticket) = call.stage {
                 let waited = self.scheduler.waited(now, ticket).unwrap_or_default();
-                let would = shade.would(now, &waited, WouldEnd::Left);
-                self.decided.push(shade.decide(now, would));
+                let would = call.would(now, &waited, WouldEnd::Left);
+                self.decided.push(call.decide(now, would));
             }
         }
     }
 
-    /// Lets everything happen up to `now`, each thing at its own instant.
+    /// Lets everything happen up to `now`, each event at its own instant.
     pub(super) fn advance(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
         loop {
@@ -372,31 +381,31 @@ impl Shadow {
                 return;
             };
             if due == Some(at)
-                && let Some(Reverse((_, thing, key))) = self.agenda.pop()
+                && let Some(Reverse((_, event, key))) = self.agenda.pop()
             {
-                self.happens(at, thing, key);
+                self.happens(at, event, key);
             }
-            self.let_through(at);
+            self.admit_ready(at);
         }
     }
 
-    fn happens(&mut self, at: Timestamp, thing: Thing, key: ShadowId) {
-        let Some(shade) = self.calls.get_mut(&key) else {
+    fn happens(&mut self, at: Timestamp, event: ServiceEvent, key: ShadowId) {
+        let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
-        let Stage::Holds { hold, .. } = &shade.stage else {
+        let Stage::Holds { hold, .. } = &call.stage else {
             return;
         };
-        match thing {
-            Thing::Sent => self.scheduler.sent(at, hold),
-            Thing::Replied => self.scheduler.replied(at, hold),
-            Thing::Ended => {
-                let (_, outcome, measured) = shade.service.ended.expect("it was planned by this");
-                let stage = std::mem::replace(&mut shade.stage, Stage::Over);
+        match event {
+            ServiceEvent::Sent => self.scheduler.sent(at, hold),
+            ServiceEvent::Replied => self.scheduler.replied(at, hold),
+            ServiceEvent::Ended => {
+                let (_, outcome, measured) = call.service.ended.expect("it was planned by this");
+                let stage = std::mem::replace(&mut call.stage, Stage::Over);
                 if let Stage::Holds { hold, .. } = stage {
                     self.scheduler.finish(at, hold, outcome, measured);
                 }
-                if shade.is_reported {
+                if call.is_reported {
                     self.calls.remove(&key);
                 }
             }
@@ -404,7 +413,7 @@ impl Shadow {
     }
 
     /// Asks the scheduler until it sleeps.
-    fn let_through(&mut self, at: Timestamp) {
+    fn admit_ready(&mut self, at: Timestamp) {
         while !self.is_settled(at) {
             let random = &mut self.random;
             let draw = &mut |_: &mut ShadowId, jitter: Jitter| jitter.draw(at, random.next_u64());
@@ -420,15 +429,15 @@ impl Shadow {
                     refusal,
                     waited,
                 } => {
-                    let Some(shade) = self.calls.get_mut(&payload) else {
+                    let Some(call) = self.calls.get_mut(&payload) else {
                         continue;
                     };
                     let ending = WouldEnd::Refused(refusal.reason);
-                    let mut would = shade.would(at, &waited, ending);
+                    let mut would = call.would(at, &waited, ending);
                     would.limit = refusal.limit.or(would.limit);
-                    shade.stage = Stage::Over;
-                    self.decided.push(shade.decide(at, would));
-                    if shade.is_reported {
+                    call.stage = Stage::Over;
+                    self.decided.push(call.decide(at, would));
+                    if call.is_reported {
                         self.calls.remove(&payload);
                     }
                 }
@@ -451,18 +460,22 @@ impl Shadow {
     }
 
     fn runs(&mut self, at: Timestamp, key: ShadowId, hold: Hold, waited: &WaitReport) {
-        let Some(shade) = self.calls.get_mut(&key) else {
+        let Some(call) = self.calls.get_mut(&key) else {
             return self.scheduler.give_back(at, hold);
         };
-        let would = shade.would(at, waited, WouldEnd::Runs);
-        self.decided.push(shade.decide(at, would));
-        shade.stage = Stage::Holds { hold, since: at };
-        if shade.is_unserved {
+        let would = call.would(at, waited, WouldEnd::Runs);
+        self.decided.push(call.decide(at, would));
+        call.stage = Stage::Holds { hold, since: at };
+        if call.is_unserved {
             return self.serve_as_usual(at, key);
         }
-        for thing in [Thing::Sent, Thing::Replied, Thing::Ended] {
-            if let Some(due) = shade.service.due(thing, at) {
-                self.agenda.push(Reverse((due, thing, key)));
+        for event in [
+            ServiceEvent::Sent,
+            ServiceEvent::Replied,
+            ServiceEvent::Ended,
+        ] {
+            if let Some(due) = call.service.due(event, at) {
+                self.agenda.push(Reverse((due, event, key)));
             }
         }
     }
@@ -472,8 +485,8 @@ impl Shadow {
         !self.decided.is_empty()
     }
 
-    /// Its decisions since the last time.
-    pub(super) fn take_decided(&mut self) -> impl Iterator<Item = Decided> {
+    /// Decisions of the shadow since the last time.
+    pub(super) fn take_decided(&mut self) -> impl Iterator<Item = ShadowDecision> {
         self.decided.drain(..)
     }
 
@@ -499,13 +512,13 @@ impl Shadow {
         self.calls.len()
     }
 
-    /// Its limits, as they would be now.
+    /// Limits of the shadow, as they would be now.
     pub(super) fn limits_now(&self) -> Vec<(LimitRule, LimitNow)> {
         let rules = self.scheduler.rules().cloned();
         rules.zip(self.scheduler.limits_now(self.now)).collect()
     }
 
-    /// One of its limits.
+    /// A limit of the shadow.
     pub(super) fn limit_now(&self, limit: &str) -> Option<LimitNow> {
         self.scheduler.limit_now(self.now, limit)
     }
@@ -523,7 +536,7 @@ impl Shadow {
     ) -> R {
         self.advance(now);
         let result = change(&mut self.scheduler);
-        self.let_through(now);
+        self.admit_ready(now);
         result
     }
 
@@ -540,11 +553,11 @@ impl Shadow {
 
 impl Service {
     /// When this happens to a call whose turn is at `since`; `None` while it is not known.
-    fn due(&self, thing: Thing, since: Timestamp) -> Option<Timestamp> {
-        match thing {
-            Thing::Sent => Some(since + self.sent?),
-            Thing::Replied => Some(since + self.replied?),
-            Thing::Ended => {
+    fn due(&self, event: ServiceEvent, since: Timestamp) -> Option<Timestamp> {
+        match event {
+            ServiceEvent::Sent => Some(since + self.sent?),
+            ServiceEvent::Replied => Some(since + self.replied?),
+            ServiceEvent::Ended => {
                 let (took, ..) = self.ended?;
                 // After it is sent, also if both take no time.
                 let sent = self.sent.map(|sent| sent + Duration::from_nanos(1));
@@ -554,8 +567,8 @@ impl Service {
     }
 }
 
-impl Shade {
-    /// What would have happened by `at`.
+impl ShadowCall {
+    /// The fate of the call by `at`.
     fn would(&self, at: Timestamp, waited: &WaitReport, ending: WouldEnd) -> Would {
         let WaitReport {
             held_by, delays, ..
@@ -567,9 +580,9 @@ impl Shade {
         }
     }
 
-    fn decide(&mut self, at: Timestamp, would: Would) -> Decided {
+    fn decide(&mut self, at: Timestamp, would: Would) -> ShadowDecision {
         self.would = Some(would.clone());
-        Decided {
+        ShadowDecision {
             at,
             class: Arc::clone(&self.class),
             would,

@@ -1,4 +1,4 @@
-//! What operators see of the gate.
+//! The gate as operators see it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use tidegate_limits::scheduler::{Delays, LimitNow, Prediction, QueueNow, WaitRep
 use tidegate_limits::{Scheduler, Timestamp};
 
 use super::Gate;
-use super::lock::{State, Waiter};
+use super::lock::{GateState, Waiter};
 use super::metrics::GateNow;
 use super::observe::ObservedNow;
 use crate::call::Destination;
@@ -31,37 +31,38 @@ impl Gate {
     /// Whether a backend accepts connections, as far as calls have shown.
     #[must_use]
     pub fn is_up(&self, backend: Destination) -> bool {
-        self.queue.lock().backends.is_up(backend)
+        self.lock.lock().backends.is_up(backend)
     }
 
     /// The current state of every limit that holds calls. The backends' health is elsewhere.
     #[must_use]
     pub fn limits_now(&self) -> (Vec<(LimitRule, LimitNow)>, Timestamp) {
-        self.queue.look(|state, now| (state.limits_now(now), now))
+        self.lock.look(|state, now| (state.limits_now(now), now))
     }
 
     /// What the limits that only observe would hold; `None` if none observes.
     #[must_use]
     pub fn observed_now(&self) -> Option<ObservedNow> {
-        self.queue.observe(State::observed_now)
+        self.lock.change_shadow(GateState::observed_now)
     }
 
     /// No limit observes any more, as at the end of the process. Each call that would still wait gets
     /// its last line.
     pub fn end_observing(&self) {
-        self.queue.observe(|state, now| state.observing.end(now));
+        self.lock
+            .change_shadow(|state, now| state.observer.end(now));
     }
 
     /// The current state of the queue. Looks at every waiting call.
     #[must_use]
     pub fn queue_now(&self) -> QueueNow {
-        self.queue.look(|state, now| state.calls().queue_now(now))
+        self.lock.look(|state, now| state.calls().queue_now(now))
     }
 
     /// A snapshot for metrics. Looks at every waiting call.
     #[must_use]
     pub fn now(&self) -> GateNow {
-        self.queue.look(|state, now| GateNow {
+        self.lock.look(|state, now| GateNow {
             acting: state.acting_now(now),
             limits: state.limits_now(now),
             queue: state.calls().queue_now(now),
@@ -74,7 +75,7 @@ impl Gate {
     /// And when the last of all waiting calls starts, if that is known. Looks at every waiting call.
     #[must_use]
     pub fn foreseen(&self, ids: &[u64]) -> (Vec<Option<Prediction>>, Option<Timestamp>) {
-        self.queue.look(|state, now| {
+        self.lock.look(|state, now| {
             let reopens = state.acts.pause().map(|pause| pause.ends);
             let calls = state.calls();
             let mut tickets = vec![None; ids.len()];
@@ -95,7 +96,7 @@ impl Gate {
     /// The call with this id, if it waits. Looks at every waiting call.
     #[must_use]
     pub fn waiting_now(&self, id: u64) -> Option<QueuedCallNow> {
-        self.queue.look(|state, now| {
+        self.lock.look(|state, now| {
             let reopens = state.acts.pause().map(|pause| pause.ends);
             state.lanes.iter().find_map(|lane| {
                 let (ticket, _) = lane.tickets().find(|(_, waiter)| waiter.id == id)?;
@@ -115,13 +116,13 @@ impl Gate {
     /// Calls that have left for a backend since the start.
     #[must_use]
     pub fn sent(&self) -> u64 {
-        self.queue.sent.load(Ordering::Relaxed)
+        self.lock.sent.load(Ordering::Relaxed)
     }
 
     /// How long the oldest waiting call has waited; zero without one. Looks at every waiting call.
     #[must_use]
     pub fn oldest_waits(&self) -> Duration {
-        self.queue.look(|state, now| {
+        self.lock.look(|state, now| {
             let oldest = state.calls().oldest();
             oldest.map_or(Duration::ZERO, |arrived| now.since(arrived))
         })
@@ -130,7 +131,7 @@ impl Gate {
     /// Calls past the gate and waiting calls, also at the door, over both lanes.
     #[must_use]
     pub fn busy(&self) -> (usize, usize) {
-        let state = self.queue.lock();
+        let state = self.lock.lock();
         let lanes = state.lanes.iter();
         let waiting = |lane: &Scheduler<Waiter>| lane.waiting() + lane.at_door();
         (
@@ -140,20 +141,20 @@ impl Gate {
     }
 }
 
-impl State {
+impl GateState {
     /// The current state of every limit that holds calls. The backends' health is elsewhere.
     fn limits_now(&self, now: Timestamp) -> Vec<(LimitRule, LimitNow)> {
         let lanes = self.lanes.iter();
         let limits = lanes.flat_map(|lane| lane.rules().cloned().zip(lane.limits_now(now)));
         let is_shown = |rule: &LimitRule| {
-            !matches!(rule.scope, Scope::Backend(_)) && !self.observing.has(&rule.name)
+            !matches!(rule.scope, Scope::Backend(_)) && !self.observer.has(&rule.name)
         };
         limits.filter(|(rule, _)| is_shown(rule)).collect()
     }
 
     /// What the limits that only observe would hold at `now`.
     fn observed_now(&mut self, now: Timestamp) -> Option<ObservedNow> {
-        self.observing.advance(now);
-        self.observing.now()
+        self.observer.advance(now);
+        self.observer.now()
     }
 }

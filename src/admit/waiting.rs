@@ -9,57 +9,81 @@ use tidegate_limits::scheduler::Delays;
 use tidegate_limits::{Call, Class, Hold, Ticket, Timestamp};
 use tokio::sync::oneshot;
 
-use super::early::Begins;
-use super::lock::{BEAT, Lane, Queue, State, Turn, draining};
-use super::permit::{Acting, AtGate, Permit, Tie};
-use super::promotion::{Ending, Follower, Promoted, guest_of};
+use super::early::Attempt;
+use super::lock::{BEAT, Decision, GateLock, GateState, Lane, draining};
+use super::observe::CallEvent;
+use super::permit::{GateCall, Permit};
+use super::promotion::{EffectiveClass, Follower, guest_of};
 use super::settings::USER;
-use super::shadow::Over;
-use crate::call::steps::StepKind;
+use super::shadow::CallEnd;
+use super::user_work::Promotion;
+use crate::call::steps::{ReplayFacts, StepKind};
 use crate::call::{Destination, Facts, Record, Refusal, Would};
 
 /// The answer to a call that asks, under the lock.
-pub(super) enum Told {
+pub(super) enum SubmitOutcome {
     /// No call waits, and all its limits have room.
     AtOnce(Hold, Timestamp),
-    Now(Box<Turn>),
-    Later(Ticket, oneshot::Receiver<Box<Turn>>),
+    Decided(Box<Decision>),
+    Queued(Ticket, oneshot::Receiver<Box<Decision>>),
 }
 
 /// The answer to a call that asks for its turn.
 #[must_use]
-pub enum Asked {
-    /// It need not wait.
-    Answered(Result<Permit, Refusal>),
-    /// It must wait.
-    Waits(Waiting),
+pub enum Admission {
+    /// The call need not wait.
+    Decided(Result<Permit, Refusal>),
+    /// The call must wait.
+    Queued(QueuedCall),
 }
 
-impl AtGate {
-    pub(super) fn asked(self, told: Told) -> Asked {
-        match told {
-            Told::AtOnce(hold, at) => Asked::Answered(Ok(Permit::new(self, hold, at, false))),
-            Told::Now(turn) => Asked::Answered(self.outcome(*turn)),
-            Told::Later(ticket, turn) => Asked::Waits(Waiting {
+impl GateCall {
+    /// Notes how it asked, and that it was admitted, if it need not wait. `replay` is what only a replay needs.
+    #[inline]
+    pub(super) fn note_asked(
+        &self,
+        now: Timestamp,
+        class: Arc<str>,
+        replay: Option<Box<ReplayFacts>>,
+        is_admitted: bool,
+    ) {
+        self.record.note(|facts| {
+            facts.destination = Some(self.backend);
+            if let Some(replay) = replay {
+                facts.replay = Some(replay);
+                facts.step(now, StepKind::Asked(class));
+            }
+            if is_admitted {
+                facts.step(now, StepKind::Admitted);
+                facts.admitted = Some(now);
+            }
+        });
+    }
+
+    pub(super) fn answer(self, submission: SubmitOutcome) -> Admission {
+        match submission {
+            SubmitOutcome::AtOnce(hold, at) => {
+                Admission::Decided(Ok(Permit::new(self, hold, at, false)))
+            }
+            SubmitOutcome::Decided(turn) => Admission::Decided(self.outcome(*turn)),
+            SubmitOutcome::Queued(ticket, turn) => Admission::Queued(QueuedCall {
                 place: Some((self, ticket)),
                 turn,
             }),
         }
     }
 
-    fn outcome(mut self, turn: Turn) -> Result<Permit, Refusal> {
+    fn outcome(mut self, turn: Decision) -> Result<Permit, Refusal> {
         match turn {
-            Turn::Go {
+            Decision::Admit {
                 hold,
                 waited,
                 spent,
                 at,
-                promoted,
+                class,
                 postponed,
             } => {
-                if promoted {
-                    self.tie = Tie::Rides;
-                }
+                self.class = class;
                 // A reload forgets what held a call last, but not the time.
                 let delayed = waited.held_by.is_some()
                     || waited.postponed > 0
@@ -82,19 +106,19 @@ impl AtGate {
                 });
                 Ok(Permit::new(self, hold, at, delayed))
             }
-            Turn::No {
+            Decision::Refuse {
                 refusal,
                 delays,
                 at,
                 postponed,
             } => {
-                let over = match refusal {
-                    Some(_) => Over::Refused,
-                    None => Over::Left,
+                let end = match refusal {
+                    Some(_) => CallEnd::Refused,
+                    None => CallEnd::Left,
                 };
-                let would = self.queue.is_over(self.shadowed, over);
+                let would = self.lock.end_in_shadow(self.shadowed, end);
                 self.note_end(at, ended_by(refusal.as_ref()), postponed, delays, would);
-                Err(refusal.map_or_else(draining, |it| self.queue.refusal(&it, self.backend)))
+                Err(refusal.map_or_else(draining, |it| self.lock.refusal(&it, self.backend)))
             }
         }
     }
@@ -138,13 +162,13 @@ fn ended_by(refusal: Option<&tidegate_limits::scheduler::Refusal>) -> StepKind {
 }
 
 /// A call in the queue, until its turn comes. Dropping it leaves the queue.
-pub struct Waiting {
+pub struct QueuedCall {
     /// `None` once its turn has come, or it was refused.
-    place: Option<(AtGate, Ticket)>,
-    turn: oneshot::Receiver<Box<Turn>>,
+    place: Option<(GateCall, Ticket)>,
+    turn: oneshot::Receiver<Box<Decision>>,
 }
 
-impl Waiting {
+impl QueuedCall {
     /// Lets it wait until then (`None` without a bound), in this class, but never in a less urgent
     /// one than it was promoted to. A call whose turn has come, or that was refused, does not
     /// change.
@@ -153,21 +177,24 @@ impl Waiting {
             return;
         };
         let ticket = *ticket;
-        let changed = call.queue.change_in(call.lane, |state, now| {
+        let changed = call.lock.change_in(call.lane, |state, now| {
             let lane = &mut state.lanes[call.lane as usize];
             let Some(waiter) = lane.payload_mut(ticket) else {
                 // Others are asked, and the line of this call does not have the instant.
-                state.is_beside = true;
+                state.is_unlogged = true;
                 return None;
             };
-            let class = if waiter.promoted { USER } else { class };
+            let class = match waiter.class {
+                EffectiveClass::Own => class,
+                EffectiveClass::Users => USER,
+            };
             lane.set_deadline(ticket, deadline);
             lane.reclass(now, ticket, class);
             let known = state.classes.get(class.0 as usize);
             let name = known.map(|known| Arc::clone(&known.name));
             if let Some(name) = &name {
-                let (id, class) = (call.shadowed, (class, Arc::clone(name)));
-                state.observing.wait_as(now, id, deadline, class);
+                let class = (class, Arc::clone(name));
+                state.observe_call(now, call.shadowed, CallEvent::Waits { deadline, class });
             }
             Some((now, name))
         });
@@ -193,60 +220,60 @@ impl Waiting {
     pub fn predicted_start(&self) -> Option<Timestamp> {
         let (call, ticket) = self.place.as_ref()?;
         let lane = call.lane as usize;
-        let waited = |state: &mut State, now| state.lanes[lane].waited(now, *ticket);
-        let (_, starts) = call.queue.look(waited)?.foreseen?;
+        let waited = |state: &mut GateState, now| state.lanes[lane].waited(now, *ticket);
+        let (_, starts) = call.lock.look(waited)?.foreseen?;
         Some(starts)
     }
 
-    /// Its position; `None` if its turn has come.
+    /// The position of the call; `None` if its turn has come.
     #[must_use]
-    pub fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<QueuePosition> {
         let (call, ticket) = self.place.as_ref()?;
-        Some(Place {
-            queue: Arc::clone(&call.queue),
+        Some(QueuePosition {
+            lock: Arc::clone(&call.lock),
             lane: call.lane,
             ticket: *ticket,
             backend: call.backend,
         })
     }
 
-    /// Its refusal if its deadline were now; `None` if it no longer waits.
+    /// The refusal of the call if its deadline were now; `None` if it no longer waits.
     #[must_use]
     pub fn refusal_now(&self) -> Option<Refusal> {
         self.place()?.refusal_now()
     }
 }
 
-impl Future for Waiting {
+impl Future for QueuedCall {
     type Output = Result<Permit, Refusal>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let told = ready!(Pin::new(&mut self.turn).poll(cx));
-        let turn = told.expect("a waiting call is always told, or taken out by itself");
+        let decided = ready!(Pin::new(&mut self.turn).poll(cx));
+        let decision = decided.expect("a queued call is always decided, or taken out by itself");
         let (call, _) = self.place.take().expect("a call gets its turn once");
-        Poll::Ready(call.outcome(*turn))
+        Poll::Ready(call.outcome(*decision))
     }
 }
 
-impl Drop for Waiting {
+impl Drop for QueuedCall {
     fn drop(&mut self) {
         let Some((call, ticket)) = self.place.take() else {
             return;
         };
         let mut would = None;
-        let (at, what, postponed, delays) = call.queue.change_in(call.lane, |state, now| {
+        let (at, what, postponed, delays) = call.lock.change_in(call.lane, |state, now| {
             let turn = self.turn.try_recv().map(|turn| *turn);
-            let over = match turn {
-                Ok(Turn::No {
+            let end = match turn {
+                Ok(Decision::Refuse {
                     refusal: Some(_), ..
-                }) => Over::Refused,
-                _ => Over::Left,
+                }) => CallEnd::Refused,
+                _ => CallEnd::Left,
             };
-            would = state.observing.over(now, call.shadowed, over);
+            would = state.observe_call(now, call.shadowed, CallEvent::Ended(end));
             let lane = &mut state.lanes[call.lane as usize];
             match turn {
                 // Informed at the moment of leaving: everything drawn is given back.
-                Ok(Turn::Go {
+                Ok(Decision::Admit {
                     hold,
                     waited,
                     at,
@@ -257,14 +284,14 @@ impl Drop for Waiting {
                     call.record.note(|facts| facts.step(at, StepKind::Admitted));
                     (now, StepKind::GivenBack, postponed, waited.delays)
                 }
-                Ok(Turn::No {
+                Ok(Decision::Refuse {
                     refusal,
                     delays,
                     at,
                     postponed,
                 }) => {
                     // Likewise.
-                    state.is_beside = true;
+                    state.is_unlogged = true;
                     (at, ended_by(refusal.as_ref()), postponed, delays)
                 }
                 Err(_) => {
@@ -280,52 +307,26 @@ impl Drop for Waiting {
 
 /// A place in the queue. It keeps neither the place nor its call.
 #[derive(Clone)]
-pub struct Place {
-    queue: Arc<Queue>,
+pub struct QueuePosition {
+    lock: Arc<GateLock>,
     lane: Lane,
     ticket: Ticket,
     backend: Destination,
 }
 
-impl Place {
+impl QueuePosition {
     /// The refusal of the call if its deadline were now: what it waits for, and for how long.
     /// `None` if it no longer waits.
     #[must_use]
     pub fn refusal_now(&self) -> Option<Refusal> {
         let refusal = self
-            .queue
+            .lock
             .look(|state, now| state.lanes[self.lane as usize].refusal_now(now, self.ticket));
-        refusal.map(|refusal| self.queue.refusal(&refusal, self.backend))
+        refusal.map(|refusal| self.lock.refusal(&refusal, self.backend))
     }
 }
 
-impl State {
-    /// A user call on a guest promotes the reads that wait for the same guest. It is submitted first,
-    /// so they do not go before it.
-    pub(super) fn acts_on(
-        &mut self,
-        queue: &Arc<Queue>,
-        guest: Box<str>,
-        now: Timestamp,
-        promoted: &mut Promoted,
-    ) -> Tie {
-        let guest: Arc<str> = guest.into();
-        for follower in self.promotions.begins(&guest, now) {
-            let calls = &mut self.lanes[Lane::Limited as usize];
-            if let Some(waiter) = calls.payload_mut(follower.ticket) {
-                waiter.promoted = true;
-                calls.reclass(now, follower.ticket, USER);
-                promoted.moves(&follower.record, now);
-            }
-        }
-        let until = Acting {
-            queue: Arc::clone(queue),
-            guest: Some(guest),
-            ending: Ending::NoSuccess,
-        };
-        Tie::Acts { until }
-    }
-
+impl GateState {
     /// Admits a call that need not wait, if there is nothing else to do.
     pub(super) fn run_at_once(
         &mut self,
@@ -347,18 +348,18 @@ impl State {
 
     /// Admits every call that may run. The call that asks gets its answer at once; the others get
     /// it in their channels.
-    pub(super) fn let_through_or_wait(
+    pub(super) fn admit_or_queue(
         &mut self,
         ticket: Ticket,
         now: Timestamp,
-        call: &AtGate,
-        begins: Begins,
-    ) -> Told {
-        if let Some(turn) = self.let_through(now) {
-            return Told::Now(Box::new(turn));
+        call: &GateCall,
+        begins: Attempt,
+    ) -> SubmitOutcome {
+        if let Some(turn) = self.admit_ready(now) {
+            return SubmitOutcome::Decided(Box::new(turn));
         }
         if let Some(turn) = self.refuse_if_late(ticket, now, call, begins) {
-            return Told::Now(Box::new(turn));
+            return SubmitOutcome::Decided(Box::new(turn));
         }
         let (tell, turn) = oneshot::channel();
         let reopens = self.acts.pause().map(|pause| pause.ends);
@@ -367,11 +368,12 @@ impl State {
         let waiter = lane.payload_mut(ticket);
         let waiter = waiter.expect("a call without an answer waits");
         waiter.tell = Some(tell);
-        waiter.promoted = matches!(call.tie, Tie::Rides);
+        waiter.class = call.class;
         waiter.record = Weak::clone(&record);
         waiter.id = call.record.note(|facts| facts.id);
         lane.foresee(now, ticket, reopens);
-        if let Tie::Follows(target) = &call.tie
+        if let Promotion::Read(target) = &call.promotion
+            && call.class == EffectiveClass::Own
             && self.promotions.is_on()
             && let Some(guest) = guest_of(target.as_deref(), &call.record)
         {
@@ -379,6 +381,6 @@ impl State {
             let follower = Follower { ticket, record };
             self.promotions.waits(&guest, follower, waits);
         }
-        Told::Later(ticket, turn)
+        SubmitOutcome::Queued(ticket, turn)
     }
 }

@@ -26,7 +26,8 @@ use crate::admin::{
     OverrideAsked, OverrideState, PauseAsked, ResumeAsked, What, because, unix_milliseconds,
 };
 use crate::admit::{
-    Acting, ActingNow, ByItself, Gate, NotOverridden, Pause, PauseFor, Ramp, Turned,
+    AutomaticChange, AutomaticChangeKind, BackendControl, BackendControlNow, Gate, NotOverridden,
+    Pause, PauseFor, Ramp,
 };
 use crate::series::MarkKind;
 use crate::state::{StateError, StateFile};
@@ -44,11 +45,11 @@ pub(super) struct Acts {
     /// Held from an act to the end of its save, so that the latest is saved last.
     file: Mutex<Option<StateFile<Stored>>>,
     /// Never held during a wait for a disk.
-    known: Mutex<Known>,
+    known: Mutex<KnownActs>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownActs {
     stored: Stored,
     /// The last save failed, or there is no file.
     is_unsaved: bool,
@@ -71,7 +72,7 @@ impl Acts {
         stored.acts.truncate(ACTS_MAX);
         Ok(Self {
             file: Mutex::new(Some(file)),
-            known: Mutex::new(Known {
+            known: Mutex::new(KnownActs {
                 stored,
                 is_unsaved: false,
             }),
@@ -79,9 +80,9 @@ impl Acts {
     }
 
     /// The acts of an earlier process that have not ended at `wall`.
-    fn unfinished(&self, clock: Clock, wall: SystemTime) -> Acting {
+    fn unfinished(&self, clock: Clock, wall: SystemTime) -> BackendControl {
         let Some(stored) = &lock(&self.known).stored.acting else {
-            return Acting::Running;
+            return BackendControl::Running;
         };
         let (now, wall) = (clock.now(), unix_milliseconds(wall));
         let whole = stored.ends_unix_ms.saturating_sub(stored.since_unix_ms);
@@ -90,14 +91,14 @@ impl Acts {
         let (since, ends) = (now, now + Duration::from_millis(rest));
         let (why, author) = (Arc::from(&*stored.why), Arc::from(&*stored.author));
         match stored.pause {
-            Some(StoredPause { extend_deadlines }) => Acting::Paused(Pause {
+            Some(StoredPause { extend_deadlines }) => BackendControl::Paused(Pause {
                 since,
                 ends,
                 extends: extend_deadlines,
                 why,
                 author,
             }),
-            None => Acting::Ramping(Ramp {
+            None => BackendControl::Ramping(Ramp {
                 since,
                 ends,
                 why,
@@ -198,7 +199,7 @@ impl Shared {
     pub(super) fn take_up_acts(&self) {
         self.take_up_overrides();
         let unfinished = self.acts.unfinished(self.clock, SystemTime::now());
-        if unfinished == Acting::Running {
+        if unfinished == BackendControl::Running {
             return;
         }
         self.gate.take_up(unfinished);
@@ -233,23 +234,25 @@ impl Shared {
         }
     }
 
-    fn note_by_itself(&self, turned: Vec<ByItself>) {
+    fn note_by_itself(&self, turned: Vec<AutomaticChange>) {
         let mut file = lock(&self.acts.file);
-        for ByItself { at, what } in turned {
+        for AutomaticChange { at, what } in turned {
             let ramp_of = |ramp: Duration| match ramp.is_zero() {
                 true => String::new(),
                 false => format!(", and the limits grow for {}", words(ramp)),
             };
             let (act, what) = match what {
-                Turned::PauseEnded { ramp } => {
+                AutomaticChangeKind::PauseEnded { ramp } => {
                     let what = format!("the hold is over{}", ramp_of(ramp));
                     (ActKind::Resume, what)
                 }
-                Turned::OverrideEnded { limit } => {
+                AutomaticChangeKind::OverrideEnded { limit } => {
                     (ActKind::LimitEnd, format!("{limit} is as in the config"))
                 }
-                Turned::RampEnded => (ActKind::RampEnd, "the limits are whole again".to_owned()),
-                Turned::BackendBack { backend, ramp } => {
+                AutomaticChangeKind::RampEnded => {
+                    (ActKind::RampEnd, "the limits are whole again".to_owned())
+                }
+                AutomaticChangeKind::BackendBack { backend, ramp } => {
                     let what = format!("the {} backend is back{}", backend.label(), ramp_of(ramp));
                     (ActKind::BackendUp, what)
                 }
@@ -299,12 +302,12 @@ impl Shared {
         self.acts.done(file, act, &self.gate);
     }
 
-    fn backend_state(&self, now: &ActingNow) -> BackendState {
+    fn backend_state(&self, now: &BackendControlNow) -> BackendState {
         let known = lock(&self.acts.known);
         let (state, share) = match &now.acting {
-            Acting::Running => (BackendActing::Running, 1.0),
-            Acting::Paused(_) => (BackendActing::Paused, 0.0),
-            Acting::Ramping(_) => (BackendActing::Ramping, share(now.share)),
+            BackendControl::Running => (BackendActing::Running, 1.0),
+            BackendControl::Paused(_) => (BackendActing::Paused, 0.0),
+            BackendControl::Ramping(_) => (BackendActing::Ramping, share(now.share)),
         };
         let stored = known.stored.acting.as_ref();
         let stored = stored.filter(|_| state != BackendActing::Running);
@@ -375,10 +378,10 @@ impl ActsSource for Shared {
         let by = author.as_str().into();
         let now = self.gate.resume(ramp, Arc::clone(&why), by);
         let what = match &now.acting {
-            Acting::Ramping(ramp) => {
+            BackendControl::Ramping(ramp) => {
                 format!("the limits grow for {}", words(ramp.ends.since(ramp.since)))
             }
-            Acting::Running | Acting::Paused(_) => "with whole limits".to_owned(),
+            BackendControl::Running | BackendControl::Paused(_) => "with whole limits".to_owned(),
         };
         self.note(&mut file, now.now, author, ActKind::Resume, what, &why);
         self.backend_state(&now)

@@ -75,7 +75,7 @@ struct Entry {
     share: CapacityShare,
     /// A window is closed until then.
     quiet_until: Timestamp,
-    told: Told,
+    told: LastSupply,
     drawn: Lately,
     /// The safe capacity of the servers that was last logged as a warning.
     warned: Option<f64>,
@@ -83,7 +83,7 @@ struct Entry {
 
 /// The last supply of the limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Told {
+enum LastSupply {
     Nothing,
     Whole(Supply),
     Rate(Supply<Fill>),
@@ -144,7 +144,7 @@ impl Coordination {
                 if let Some(at) = left.iter().position(same) {
                     let mut entry = left.swap_remove(at);
                     entry.rule = rule.clone();
-                    entry.told = Told::Nothing;
+                    entry.told = LastSupply::Nothing;
                     entry.share.set_wants_min(rule.safe.get());
                     return entry;
                 }
@@ -154,7 +154,7 @@ impl Coordination {
                     share: share.expect("the config names each resource once, and not too many"),
                     rule: rule.clone(),
                     quiet_until,
-                    told: Told::Nothing,
+                    told: LastSupply::Nothing,
                     drawn: Lately::default(),
                     warned: None,
                 }
@@ -202,7 +202,7 @@ impl Coordination {
                 () = leased => {}
                 () = self.changed.notified() => {}
                 () = tokio::time::sleep(LOOK_EVERY), if look_again => {}
-                () = self.gate.stirred(), if !look_again && client.is_some() => {}
+                () = self.gate.wait_for_change(), if !look_again && client.is_some() => {}
             }
         }
     }
@@ -274,25 +274,25 @@ impl Entry {
                 let quiet_until = Some(self.quiet_until).filter(|&quiet| now < quiet);
                 let supply = whole(lease, safe, quiet_until);
                 let limit = &self.rule.limit;
-                let state = if self.told == Told::Whole(supply) {
+                let state = if self.told == LastSupply::Whole(supply) {
                     gate.limit_now(limit)
                 } else {
                     gate.supply(limit, supply)
                 };
-                self.told = Told::Whole(supply);
+                self.told = LastSupply::Whole(supply);
                 state.map(|state| use_of(&state))
             }
             Safe::Rate(safe) => {
                 let supply = rate(lease, safe);
                 let bucket = bucket_of(callers, &self.rule.limit);
                 let state = bucket.and_then(|bucket| {
-                    if self.told == Told::Rate(supply) {
+                    if self.told == LastSupply::Rate(supply) {
                         gate.bucket_now(bucket)
                     } else {
                         gate.supply_fill(bucket, supply)
                     }
                 });
-                self.told = Told::Rate(supply);
+                self.told = LastSupply::Rate(supply);
                 state.map(|state| self.drawn.use_of(now, &state))
             }
         };

@@ -18,7 +18,7 @@ use tidegate_record::{GateEvent, GateRecord};
 use tidegate_runtime::{Clock, lock};
 
 use super::metrics::Metrics;
-use crate::admit::{self, Gate, Given, Settings};
+use crate::admit::{self, Gate, SchedulerEvent, Settings};
 use crate::call::Would;
 use crate::config::{self, Config};
 use crate::telemetry::access::{AccessLog, Written};
@@ -268,11 +268,11 @@ impl Journal {
     }
 
     /// The answer of the store of quotas, and what is said of it and its keys.
-    fn of_quotas(&self, at: Timestamp, what: Given<'_>) {
+    fn of_quotas(&self, at: Timestamp, event: SchedulerEvent<'_>) {
         let of_none = GateRecord::default();
-        let (event, record) = match what {
-            Given::Quotas => (GateEvent::Quotas, of_none),
-            Given::QuotaRule { of, rule } => {
+        let (event, record) = match event {
+            SchedulerEvent::Quotas => (GateEvent::Quotas, of_none),
+            SchedulerEvent::QuotaRule { of, rule } => {
                 let settings = rule.map(quota::WindowRule::settings);
                 let record = GateRecord {
                     total: settings.map(|it| it.total),
@@ -281,11 +281,11 @@ impl Journal {
                 };
                 (GateEvent::QuotaRule, record)
             }
-            Given::QuotaNodes(nodes) => {
+            SchedulerEvent::QuotaNodes(nodes) => {
                 let nodes = Some(nodes.into());
                 (GateEvent::QuotaNodes, GateRecord { nodes, ..of_none })
             }
-            Given::QuotaPast(from) => {
+            SchedulerEvent::QuotaPast(from) => {
                 let earliest_ns = u64::try_from(from.as_nanos()).ok();
                 let record = GateRecord {
                     earliest_ns,
@@ -293,8 +293,8 @@ impl Journal {
                 };
                 (GateEvent::QuotaPast, record)
             }
-            Given::StoreTime(time) => (GateEvent::StoreTime, store_time(time, of_none)),
-            Given::QuotaAnswer {
+            SchedulerEvent::StoreTime(time) => (GateEvent::StoreTime, store_time(time, of_none)),
+            SchedulerEvent::QuotaAnswer {
                 of,
                 question,
                 reply,
@@ -312,7 +312,7 @@ impl Journal {
                 };
                 return self.write(at, GateEvent::QuotaAnswer, store_time(time, record));
             }
-            Given::QuotaChanged { of } => (GateEvent::QuotaChanged, of_key(of)),
+            SchedulerEvent::QuotaChanged { of } => (GateEvent::QuotaChanged, of_key(of)),
             _ => (GateEvent::StoreBack, of_none),
         };
         self.write(at, event, record);
@@ -320,17 +320,17 @@ impl Journal {
 }
 
 impl admit::Journal for Journal {
-    fn given(&self, at: Timestamp, what: Given<'_>) {
+    fn note(&self, at: Timestamp, event: SchedulerEvent<'_>) {
         // Under the lock of the gate, and often: nothing is built that no line will have.
         if !self.access.keeps_replay() {
             return;
         }
-        match what {
-            Given::Supply { limit, by, supply } => self.supply(at, limit, by, supply),
-            Given::Fill { id, supply } => self.fill(at, id, supply),
-            Given::Bucket { id, rule } => self.bucket(at, id, rule),
-            Given::BucketGone { id } => self.bucket_gone(at, id),
-            Given::Share(share) => {
+        match event {
+            SchedulerEvent::Supply { limit, by, supply } => self.supply(at, limit, by, supply),
+            SchedulerEvent::Fill { id, supply } => self.fill(at, id, supply),
+            SchedulerEvent::Bucket { id, rule } => self.bucket(at, id, rule),
+            SchedulerEvent::BucketRemoved { id } => self.bucket_gone(at, id),
+            SchedulerEvent::Share(share) => {
                 let whole = share == SupplyShare::FULL;
                 let thousandths = (!whole).then_some(share.thousandths().into());
                 let record = GateRecord {
@@ -339,8 +339,8 @@ impl admit::Journal for Journal {
                 };
                 self.keep(at, GateEvent::Share, String::new(), whole, record);
             }
-            Given::Woke => self.write(at, GateEvent::Woke, GateRecord::default()),
-            what => self.of_quotas(at, what),
+            SchedulerEvent::Woke => self.write(at, GateEvent::Woke, GateRecord::default()),
+            event => self.of_quotas(at, event),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::admin::{
     NowState, Opens, OverrideState, QueueState, QuotasState, SeriesSpan, SeriesState, SharedState,
     Source, WouldBe,
 };
-use crate::admit::Acting;
+use crate::admit::BackendControl;
 use crate::call::Destination;
 use crate::callers::metrics::LimiterNow;
 use crate::callers::rate_limit::RateLimit;
@@ -176,8 +176,8 @@ impl Shared {
     /// When the pause of the backend ends by itself, if there is one.
     fn pause_ends(&self) -> Option<Timestamp> {
         match self.gate.acting_now().acting {
-            Acting::Paused(pause) => Some(pause.ends),
-            Acting::Running | Acting::Ramping(_) => None,
+            BackendControl::Paused(pause) => Some(pause.ends),
+            BackendControl::Running | BackendControl::Ramping(_) => None,
         }
     }
 

@@ -11,14 +11,14 @@ use crate::call::{Answer, Dialect, Headers, Refusal, Reply, ReplyBody};
 
 /// How many clients may have a reply.
 #[derive(Debug)]
-pub(super) enum Given {
+pub(super) enum AnswerScope {
     /// All that asked the same.
     Shared(Result<Answer, Refusal>),
     /// The reply goes to one client: it is not here as a whole, or is meant for one client.
     Once(Reply),
 }
 
-impl Given {
+impl AnswerScope {
     pub(super) fn of(reply: Result<Reply, Refusal>, apart: &Apart) -> Self {
         let Reply { head, body, pinned } = match reply {
             Ok(reply) => reply,
@@ -101,20 +101,20 @@ mod tests {
     use http::Response;
     use http_body_util::BodyExt;
 
-    fn answered(response: http::response::Builder, body: &'static str) -> Given {
+    fn answered(response: http::response::Builder, body: &'static str) -> AnswerScope {
         let body = ReplyBody::whole(Bytes::from_static(body.as_bytes()));
         let reply = Reply::http(response.body(body).expect("a response"));
-        Given::of(Ok(reply), &Apart::Known)
+        AnswerScope::of(Ok(reply), &Apart::Known)
     }
 
-    fn is_shared(given: &Given) -> bool {
-        matches!(given, Given::Shared(_))
+    fn is_shared(given: &AnswerScope) -> bool {
+        matches!(given, AnswerScope::Shared(_))
     }
 
-    fn shared(given: Given) -> Answer {
+    fn shared(given: AnswerScope) -> Answer {
         match given {
-            Given::Shared(answer) => answer.expect("an answer"),
-            Given::Once(reply) => panic!("it can be shared: {reply:?}"),
+            AnswerScope::Shared(answer) => answer.expect("an answer"),
+            AnswerScope::Once(reply) => panic!("it can be shared: {reply:?}"),
         }
     }
 
@@ -136,7 +136,7 @@ mod tests {
         }
         let stream =
             ReplyBody::stream(http_body_util::Empty::new().map_err(|never| match never {}));
-        assert!(!is_shared(&Given::of(
+        assert!(!is_shared(&AnswerScope::of(
             Ok(Reply::object(stream)),
             &Apart::Known
         )));
@@ -156,14 +156,14 @@ mod tests {
             let body = ReplyBody::whole(Bytes::from_static(b"{}"));
             let response = good(200).header("vary", value).body(body);
             let reply = Reply::http(response.expect("a response"));
-            let given = Given::of(Ok(reply), &own_route);
+            let given = AnswerScope::of(Ok(reply), &own_route);
             assert_eq!(is_shared(&given), shared, "{value}");
         }
     }
 
     #[test]
     fn only_a_good_answer_is_good() {
-        let check = |given: Given, rc, good| {
+        let check = |given: AnswerScope, rc, good| {
             let answer = shared(given);
             assert_eq!(is_good(&answer, rc), good, "{answer:?} {rc:?}");
         };
@@ -176,14 +176,14 @@ mod tests {
         check(answered(good(503), "{}"), None, false);
         let whole = || {
             let object = ReplyBody::whole(Bytes::from_static(b"{}"));
-            Given::of(Ok(Reply::object(object)), &Apart::Known)
+            AnswerScope::of(Ok(Reply::object(object)), &Apart::Known)
         };
         check(whole(), Some(0), true);
         check(whole(), Some(404), false);
         check(whole(), None, false);
         let refused = Err(Refusal::new(Reason::QueueFull, "no"));
-        let given = Given::of(refused, &Apart::Known);
-        assert!(matches!(given, Given::Shared(Err(_))), "{given:?}");
+        let given = AnswerScope::of(refused, &Apart::Known);
+        assert!(matches!(given, AnswerScope::Shared(Err(_))), "{given:?}");
     }
 
     #[test]

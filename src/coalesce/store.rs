@@ -39,7 +39,7 @@ pub(super) struct Seat {
     pub(super) class: Class,
     pub(super) payer: Payer,
     pub(super) record: Arc<Record>,
-    pub(super) tell: oneshot::Sender<Told>,
+    pub(super) tell: oneshot::Sender<SharedResult>,
 }
 
 /// A call under way.
@@ -57,10 +57,10 @@ struct Call {
 
 enum Entry {
     Running(CallId),
-    Kept(Kept),
+    Kept(KeptAnswer),
 }
 
-struct Kept {
+struct KeptAnswer {
     answer: Arc<Answer>,
     at: Timestamp,
     id: CallId,
@@ -69,7 +69,7 @@ struct Kept {
 }
 
 /// The result of looking a read up.
-pub(super) enum Found {
+pub(super) enum SharedLookup {
     /// A kept answer, and its moment.
     Kept(Arc<Answer>, Timestamp),
     /// An identical call under way.
@@ -101,7 +101,7 @@ pub struct Wanted {
 
 /// The reads that still wait when a call has ended.
 #[derive(Default)]
-pub(super) struct Ended {
+pub(super) struct EndedCall {
     pub(super) seats: BTreeMap<SeatId, Seat>,
     /// The read that pays, if its turn came.
     pub(super) paid_by: Option<SeatId>,
@@ -110,7 +110,7 @@ pub(super) struct Ended {
 
 /// A read that waits for a call, as a payer.
 #[derive(Debug)]
-pub struct Client {
+pub struct PayingClient {
     /// The payer that the client draws from.
     pub payer: Payer,
     /// The record of the client's call.
@@ -119,7 +119,7 @@ pub struct Client {
 
 /// The message to a waiting read.
 #[derive(Debug)]
-pub enum Told {
+pub enum SharedResult {
     /// The answer.
     Answer(Result<Reply, Refusal>),
     /// There is no answer for it, because the answer can be given only once. The read is sent on
@@ -182,7 +182,7 @@ impl SharedCalls {
     }
 
     /// Looks for an identical read.
-    pub(super) fn find(&mut self, key: Key, now: Timestamp) -> Found {
+    pub(super) fn find(&mut self, key: Key, now: Timestamp) -> SharedLookup {
         self.sweep(now);
         let group = self.index.get_mut(&key.guest);
         match group.and_then(|group| group.get_mut(&key)) {
@@ -191,15 +191,15 @@ impl SharedCalls {
                 self.uses += 1;
                 kept.used = self.uses;
                 self.by_use.insert(kept.used, moved.expect(STANDS_BY_USE));
-                return Found::Kept(Arc::clone(&kept.answer), kept.at);
+                return SharedLookup::Kept(Arc::clone(&kept.answer), kept.at);
             }
-            Some(&mut Entry::Running(id)) => return Found::Running(id),
+            Some(&mut Entry::Running(id)) => return SharedLookup::Running(id),
             None => {}
         }
         if self.make_room(weight(&key, None)) {
-            Found::Free(Arc::new(key))
+            SharedLookup::Free(Arc::new(key))
         } else {
-            Found::Full
+            SharedLookup::Full
         }
     }
 
@@ -260,12 +260,12 @@ impl SharedCalls {
 
     /// The waiting reads from the one with this number on, in the order of arrival, and the number of the
     /// next one to come.
-    pub(super) fn clients(&self, id: CallId, from: u64) -> (Vec<Client>, u64) {
+    pub(super) fn clients(&self, id: CallId, from: u64) -> (Vec<PayingClient>, u64) {
         let Some(call) = self.calls.get(&id) else {
             return (Vec::new(), from);
         };
         let seats = call.seats.range(SeatId(from)..);
-        let clients = seats.map(|(_, seat)| Client {
+        let clients = seats.map(|(_, seat)| PayingClient {
             payer: seat.payer.clone(),
             record: Arc::clone(&seat.record),
         });
@@ -303,9 +303,9 @@ impl SharedCalls {
 
     /// Removes a call that has ended. Keeps its answer if that is allowed and no write arrived in
     /// between. Returns the reads that get the answer.
-    pub(super) fn end(&mut self, id: CallId, now: Timestamp, answer: Option<&Answer>) -> Ended {
+    pub(super) fn end(&mut self, id: CallId, now: Timestamp, answer: Option<&Answer>) -> EndedCall {
         let Some(call) = self.calls.remove(&id) else {
-            return Ended::default();
+            return EndedCall::default();
         };
         if self.is_indexed(&call.key, id) {
             self.remove(&call.key);
@@ -315,7 +315,7 @@ impl SharedCalls {
                 && self.make_room(weight(&call.key, Some(answer)))
             {
                 self.uses += 1;
-                let kept = Kept {
+                let kept = KeptAnswer {
                     answer: Arc::new(compact(answer)),
                     at: now,
                     id,
@@ -326,7 +326,7 @@ impl SharedCalls {
                 self.insert(&call.key, Entry::Kept(kept));
             }
         }
-        Ended {
+        EndedCall {
             seats: call.seats,
             paid_by: call.paid_by,
             left: call.left,
@@ -545,7 +545,7 @@ mod tests {
     }
 
     fn begin(store: &mut SharedCalls, name: &str, guest: Option<&str>, seat: Seat) -> CallId {
-        let Found::Free(key) = store.find(key(name, guest), at(0)) else {
+        let SharedLookup::Free(key) = store.find(key(name, guest), at(0)) else {
             panic!("{name} is new, and there is room");
         };
         store.begin(&key, seat).id
@@ -558,11 +558,17 @@ mod tests {
     }
 
     fn is_kept(store: &mut SharedCalls, name: &str, guest: Option<&str>, now: u64) -> bool {
-        matches!(store.find(key(name, guest), at(now)), Found::Kept(..))
+        matches!(
+            store.find(key(name, guest), at(now)),
+            SharedLookup::Kept(..)
+        )
     }
 
     fn is_running(store: &mut SharedCalls, name: &str, guest: Option<&str>) -> bool {
-        matches!(store.find(key(name, guest), at(0)), Found::Running(_))
+        matches!(
+            store.find(key(name, guest), at(0)),
+            SharedLookup::Running(_)
+        )
     }
 
     #[test]
@@ -683,7 +689,7 @@ mod tests {
     #[test]
     fn beyond_the_bounds_nothing_is_shared() {
         let is_full = |store: &mut SharedCalls, now| {
-            matches!(store.find(key("more", None), at(now)), Found::Full)
+            matches!(store.find(key("more", None), at(now)), SharedLookup::Full)
         };
         let mut two = store(5, 2, 1 << 20);
         let running = begin(&mut two, "a", None, seat(None, 0));

@@ -10,9 +10,9 @@ use tidegate_runtime::lock;
 use tokio::sync::futures::Notified;
 
 use super::Shared;
-use super::answer::{Given, is_good, reply_aged};
+use super::answer::{AnswerScope, is_good, reply_aged};
 use super::key::Apart;
-use super::store::{Begun, Client, Ended, Seat, SeatId, Told, Wanted};
+use super::store::{Begun, EndedCall, PayingClient, Seat, SeatId, SharedResult, Wanted};
 use crate::call::claim::Payer;
 use crate::call::{
     Answer, Destination, Facts, Identity, Observe, OnClientLeft, Reason, Record, Refusal,
@@ -87,7 +87,7 @@ impl SharedCall {
     /// The waiting reads from the one with this number on, in the order of arrival, and the number of the
     /// next one to come.
     #[must_use]
-    pub fn clients(&self, from: u64) -> (Vec<Client>, u64) {
+    pub fn clients(&self, from: u64) -> (Vec<PayingClient>, u64) {
         lock(&self.shared.store).clients(self.begun.id, from)
     }
 
@@ -144,24 +144,26 @@ impl SharedCall {
     /// Gives the reply to the waiting reads, and keeps it if it is good.
     pub fn end(mut self, reply: Result<Reply, Refusal>) {
         let facts = self.record().note(|facts| facts.clone());
-        let given = Given::of(reply, &self.apart);
+        let given = AnswerScope::of(reply, &self.apart);
         let good = match &given {
-            Given::Shared(Ok(answer)) => Some(answer).filter(|it| is_good(it, facts.overall_rc)),
-            Given::Shared(Err(_)) | Given::Once(_) => None,
+            AnswerScope::Shared(Ok(answer)) => {
+                Some(answer).filter(|it| is_good(it, facts.overall_rc))
+            }
+            AnswerScope::Shared(Err(_)) | AnswerScope::Once(_) => None,
         };
         let now = self.shared.clock.now();
-        let Ended {
+        let EndedCall {
             mut seats,
             paid_by,
             left,
         } = lock(&self.shared.store).end(self.begun.id, now, good);
         let mut alone = Vec::new();
         match &given {
-            Given::Shared(Err(refusal)) if is_of_one_client(refusal.reason) => {
+            AnswerScope::Shared(Err(refusal)) if is_of_one_client(refusal.reason) => {
                 alone = take_those_with_time(&mut seats, now);
             }
-            Given::Shared(_) => {}
-            Given::Once(_) => {
+            AnswerScope::Shared(_) => {}
+            AnswerScope::Once(_) => {
                 let first = seats.pop_first();
                 alone = std::mem::take(&mut seats).into_values().collect();
                 seats.extend(first);
@@ -180,11 +182,11 @@ impl SharedCall {
         self.record = None;
         let mut seats = seats.into_values();
         match given {
-            Given::Shared(shared) => seats.for_each(|seat| {
+            AnswerScope::Shared(shared) => seats.for_each(|seat| {
                 let reply = shared.as_ref().map(Answer::reply);
                 answer(seat, reply.map_err(Refusal::clone));
             }),
-            Given::Once(reply) => {
+            AnswerScope::Once(reply) => {
                 if let Some(seat) = seats.next() {
                     answer(seat, Ok(reply));
                 }
@@ -192,7 +194,7 @@ impl SharedCall {
         }
         for seat in alone {
             // A read that has just left needs no report.
-            let _ = seat.tell.send(Told::Alone);
+            let _ = seat.tell.send(SharedResult::Alone);
         }
     }
 }
@@ -208,7 +210,7 @@ impl Drop for SharedCall {
 
 fn answer(seat: Seat, reply: Result<Reply, Refusal>) {
     // A read that has just left needs no answer.
-    let _ = seat.tell.send(Told::Answer(reply));
+    let _ = seat.tell.send(SharedResult::Answer(reply));
 }
 
 /// Whether a call was refused because of one read's deadline or limits, which says nothing about the

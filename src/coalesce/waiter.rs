@@ -6,7 +6,7 @@ use tidegate_runtime::lock;
 use tokio::sync::{oneshot, watch};
 
 use super::Shared;
-use super::store::{CallId, SeatId, Told};
+use super::store::{CallId, SeatId, SharedResult};
 use crate::call::{Progress, Reason, Refusal};
 
 /// Waits for the answer of a shared call. Dropping it leaves the call.
@@ -15,13 +15,13 @@ pub struct Waiter {
     pub(super) shared: Arc<Shared>,
     pub(super) call: CallId,
     pub(super) seat: SeatId,
-    pub(super) told: oneshot::Receiver<Told>,
+    pub(super) told: oneshot::Receiver<SharedResult>,
     pub(super) admitted: watch::Receiver<bool>,
 }
 
 impl Waiter {
     /// Waits for the message, and shows the progress of the call meanwhile.
-    pub async fn told(mut self, progress: &Progress) -> Told {
+    pub async fn told(mut self, progress: &Progress) -> SharedResult {
         loop {
             if *self.admitted.borrow_and_update() {
                 progress.admit();
@@ -34,7 +34,7 @@ impl Waiter {
                     // Only a panic ends a call without a message to its reads.
                     return told.unwrap_or_else(|_| {
                         let detail = "the call that was shared broke down";
-                        Told::Answer(Err(Refusal::new(Reason::Internal, detail)))
+                        SharedResult::Answer(Err(Refusal::new(Reason::Internal, detail)))
                     });
                 }
                 Ok(()) = self.admitted.changed() => {}

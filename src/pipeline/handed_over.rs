@@ -11,8 +11,8 @@ use serde::Serialize;
 use tidegate_callers::CallerId;
 use tidegate_runtime::lock;
 
-use super::{Party, Pipeline, Way};
-use crate::admit::{Ask, Place, Waiting};
+use super::{AnswerPath, Clients, Pipeline};
+use crate::admit::{Ask, QueuePosition, QueuedCall};
 use crate::call::{
     Answer, BackendKind, Dialect, HttpCall, Message, Progress, Reason, Record, Refusal, Reply,
     ReplyBody, Request, Verdict,
@@ -39,11 +39,11 @@ const TASK_STATE: HeaderName = HeaderName::from_static("x-task-state");
 #[derive(Default)]
 struct Absent {
     progress: Progress,
-    place: Mutex<Option<Place>>,
+    place: Mutex<Option<QueuePosition>>,
 }
 
-impl Party for Absent {
-    type Turn<'a> = Waiting;
+impl Clients for Absent {
+    type Turn<'a> = QueuedCall;
 
     fn admit(&self) {
         self.progress.admit();
@@ -53,7 +53,7 @@ impl Party for Absent {
         self.progress.wait();
     }
 
-    fn turn(&self, waiting: Waiting) -> Waiting {
+    fn turn(&self, waiting: QueuedCall) -> QueuedCall {
         *lock(&self.place) = waiting.place();
         waiting
     }
@@ -72,7 +72,7 @@ impl Watch for Absent {
 
 /// The report about a task without an answer.
 #[derive(Serialize)]
-struct Told {
+struct TaskReport {
     id: String,
     state: &'static str,
     /// The id of its access line.
@@ -173,7 +173,10 @@ impl Pipeline {
     }
 
     /// How a request about tasks is answered, and its record; `None` if it is about something else.
-    pub(super) fn about_tasks<'a>(&'a self, request: &Request) -> Option<(Arc<Record>, Way<'a>)> {
+    pub(super) fn about_tasks<'a>(
+        &'a self,
+        request: &Request,
+    ) -> Option<(Arc<Record>, AnswerPath<'a>)> {
         let Message::Http(call) = &request.message else {
             return None;
         };
@@ -199,31 +202,35 @@ impl Pipeline {
             });
             Ok(reply)
         });
-        Some((record, Way::Boxed(answer)))
+        Some((record, AnswerPath::Boxed(answer)))
     }
 
-    async fn answer_about_tasks(&self, owner: &Owner, asked: Asked) -> Result<Reply, Refusal> {
+    async fn answer_about_tasks(
+        &self,
+        owner: &Owner,
+        asked: TaskRequest,
+    ) -> Result<Reply, Refusal> {
         match asked {
-            Asked::All => {
+            TaskRequest::All => {
                 let tasks = self.tasks.list(owner);
                 let tasks: Vec<_> = tasks.iter().map(|task| self.told(task)).collect();
                 let list = BTreeMap::from([("tasks", tasks)]);
                 Ok(json(StatusCode::OK, &list))
             }
-            Asked::Fetch(id) => {
+            TaskRequest::Fetch(id) => {
                 let task = self.tasks.get(owner, id).map_err(missing_task)?;
                 let mut reply = self.reply(&task)?;
                 show_state(&mut reply, &task);
                 Ok(reply)
             }
-            Asked::Cancel(id) => {
+            TaskRequest::Cancel(id) => {
                 self.tasks.cancel(owner, id).await.map_err(missing_task)?;
                 let mut response = Response::new(ReplyBody::whole(Bytes::new()));
                 *response.status_mut() = StatusCode::NO_CONTENT;
                 Ok(Reply::http(response))
             }
-            Asked::NoTask => Err(missing_task(Missing::Unknown)),
-            Asked::WrongMethod { allow } => {
+            TaskRequest::NoTask => Err(missing_task(Missing::Unknown)),
+            TaskRequest::WrongMethod { allow } => {
                 let refusal = Refusal::new(
                     Reason::BadRequest,
                     "tasks are asked for with GET, one is cancelled with DELETE",
@@ -285,7 +292,7 @@ impl Pipeline {
         reply
     }
 
-    fn told(&self, task: &Task) -> Told {
+    fn told(&self, task: &Task) -> TaskReport {
         let until = task.ended.unwrap_or_else(|| self.clock.now());
         let took = until.since(task.submitted);
         let held = task.watch.as_ref().and_then(|watch| watch.refusal_now());
@@ -295,7 +302,7 @@ impl Pipeline {
             let wait = known.unwrap_or(took / 2).clamp(RETRY_MIN, RETRY_MAX);
             dialect::retry_after_seconds(wait)
         });
-        Told {
+        TaskReport {
             id: task.id.to_string(),
             state: task.state.label(),
             call: format!("{:016x}", task.call),
@@ -310,7 +317,7 @@ impl Pipeline {
 }
 
 /// The requests about tasks.
-enum Asked {
+enum TaskRequest {
     All,
     Fetch(TaskId),
     Cancel(TaskId),
@@ -322,22 +329,22 @@ enum Asked {
 }
 
 /// The request about tasks, if it is one.
-fn asked(call: &HttpCall) -> Option<Asked> {
+fn asked(call: &HttpCall) -> Option<TaskRequest> {
     let rest = call.head.path().strip_prefix(PATH)?;
     let method = &call.head.method;
     let is_get = *method == Method::GET || *method == Method::HEAD;
     Some(match rest {
-        "" | "/" if is_get => Asked::All,
-        "" | "/" => Asked::WrongMethod { allow: "GET, HEAD" },
+        "" | "/" if is_get => TaskRequest::All,
+        "" | "/" => TaskRequest::WrongMethod { allow: "GET, HEAD" },
         _ => {
             let is_delete = *method == Method::DELETE;
             match rest.strip_prefix('/')?.parse() {
-                _ if !is_get && !is_delete => Asked::WrongMethod {
+                _ if !is_get && !is_delete => TaskRequest::WrongMethod {
                     allow: "GET, HEAD, DELETE",
                 },
-                Err(tasks::NoTaskId) => Asked::NoTask,
-                Ok(id) if is_delete => Asked::Cancel(id),
-                Ok(id) => Asked::Fetch(id),
+                Err(tasks::NoTaskId) => TaskRequest::NoTask,
+                Ok(id) if is_delete => TaskRequest::Cancel(id),
+                Ok(id) => TaskRequest::Fetch(id),
             }
         }
     })

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::Pipeline;
-use crate::admit::{Ask, Asked, Permit, Waiting};
+use crate::admit::{Admission, Ask, Permit, QueuedCall};
 use crate::call::{Progress, Reason, Record, Refusal};
 use crate::forward::Forward;
 
 /// The clients of a call: one, or all that share it.
-pub(super) trait Party: Sync {
+pub(super) trait Clients: Sync {
     /// A wait for a turn.
     type Turn<'a>: Future<Output = Result<Permit, Refusal>> + Send + Unpin
     where
@@ -21,12 +21,12 @@ pub(super) trait Party: Sync {
     /// The call is back in the queue.
     fn wait(&self);
     /// Waits for the call's turn.
-    fn turn(&self, waiting: Waiting) -> Self::Turn<'_>;
+    fn turn(&self, waiting: QueuedCall) -> Self::Turn<'_>;
 }
 
 /// The client itself watches its connection.
-impl Party for Progress {
-    type Turn<'a> = Waiting;
+impl Clients for Progress {
+    type Turn<'a> = QueuedCall;
 
     fn admit(&self) {
         Self::admit(self);
@@ -36,23 +36,23 @@ impl Party for Progress {
         Self::wait(self);
     }
 
-    fn turn(&self, waiting: Waiting) -> Waiting {
+    fn turn(&self, waiting: QueuedCall) -> QueuedCall {
         waiting
     }
 }
 
 /// A call that has asked the gate. It holds either a waiting call or a running one, and never both.
-pub(super) struct Run<'a, P: Party, O: Forward> {
+pub(super) struct Run<'a, P: Clients, O: Forward> {
     pipeline: &'a Pipeline,
-    party: &'a P,
+    clients: &'a P,
     record: &'a Arc<Record>,
     /// What is sent once more if the backend closes without a reply.
     again: Option<Box<(Ask, O)>>,
-    step: Step<'a, P, O>,
+    state: RunState<'a, P, O>,
 }
 
 /// Where a call is.
-enum Step<'a, P: Party + 'a, O: Forward> {
+enum RunState<'a, P: Clients + 'a, O: Forward> {
     /// In the queue.
     Waits(O, P::Turn<'a>),
     /// On its way.
@@ -65,86 +65,86 @@ enum Step<'a, P: Party + 'a, O: Forward> {
     Ended,
 }
 
-impl<'a, P: Party, O: Forward> Run<'a, P, O> {
+impl<'a, P: Clients, O: Forward> Run<'a, P, O> {
     pub(super) fn new(
         pipeline: &'a Pipeline,
-        asked: Asked,
+        asked: Admission,
         mut outgoing: O,
         again: Option<Box<(Ask, O)>>,
-        party: &'a P,
+        clients: &'a P,
         record: &'a Arc<Record>,
     ) -> Self {
         let mut run = Self {
             pipeline,
-            party,
+            clients,
             record,
             again,
-            step: Step::Ended,
+            state: RunState::Ended,
         };
         match asked {
-            Asked::Answered(admitted) => run.told(outgoing, admitted),
-            Asked::Waits(turn) => {
+            Admission::Decided(admitted) => run.proceed(outgoing, admitted),
+            Admission::Queued(turn) => {
                 outgoing.compact();
-                run.step = Step::Waits(outgoing, party.turn(turn));
+                run.state = RunState::Waits(outgoing, clients.turn(turn));
             }
         }
         run
     }
 
     /// The gate has answered.
-    fn told(&mut self, outgoing: O, admitted: Result<Permit, Refusal>) {
-        self.step = match admitted {
+    fn proceed(&mut self, outgoing: O, admitted: Result<Permit, Refusal>) {
+        self.state = match admitted {
             Ok(permit) => {
-                self.party.admit();
+                self.clients.admit();
                 let record = Arc::clone(self.record);
-                Step::Sends(outgoing.send(&self.pipeline.forwarder, permit, record))
+                RunState::Sends(outgoing.send(&self.pipeline.forwarder, permit, record))
             }
-            Err(refusal) => Step::Refused(refusal),
+            Err(refusal) => RunState::Refused(refusal),
         };
     }
 }
 
-impl<P: Party, O: Forward> Future for Run<'_, P, O> {
+impl<P: Clients, O: Forward> Future for Run<'_, P, O> {
     type Output = Result<O::Answer, Refusal>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let &mut Self {
             pipeline,
-            party,
+            clients,
             record,
             ..
         } = this;
         loop {
-            let reply = match &mut this.step {
-                Step::Waits(_, turn) => {
+            let reply = match &mut this.state {
+                RunState::Waits(_, turn) => {
                     let admitted = ready!(Pin::new(turn).poll(cx));
-                    if let Step::Waits(outgoing, _) = this.take() {
-                        this.told(outgoing, admitted);
+                    if let RunState::Waits(outgoing, _) = this.take() {
+                        this.proceed(outgoing, admitted);
                     }
                     continue;
                 }
-                Step::Sends(sending) => match ready!(Pin::new(sending).poll(cx)) {
+                RunState::Sends(sending) => match ready!(Pin::new(sending).poll(cx)) {
                     Ok(reply) => reply,
                     Err(unsent) => {
-                        let trying = pipeline.try_again(unsent, party, record);
-                        this.step = Step::Boxed(Box::pin(trying));
+                        let trying = pipeline.try_again(unsent, clients, record);
+                        this.state = RunState::Boxed(Box::pin(trying));
                         continue;
                     }
                 },
-                Step::Boxed(answer) => ready!(answer.as_mut().poll(cx)),
-                Step::Refused(_) | Step::Ended => match this.take() {
-                    Step::Refused(refusal) => Err(refusal),
+                RunState::Boxed(answer) => ready!(answer.as_mut().poll(cx)),
+                RunState::Refused(_) | RunState::Ended => match this.take() {
+                    RunState::Refused(refusal) => Err(refusal),
                     _ => unreachable!("a call is not polled after its end"),
                 },
             };
             match (this.again.take(), reply) {
                 (Some(again), Err(refusal)) if refusal.reason == Reason::BackendClosed => {
-                    let sending = pipeline.send_again(*again, refusal, party, record);
-                    this.step = Step::Boxed(Box::pin(sending));
+                    let sending = pipeline.send_again(*again, refusal, clients, record);
+                    this.state = RunState::Boxed(Box::pin(sending));
                 }
                 (_, reply) => {
-                    this.step = Step::Ended;
+                    this.state = RunState::Ended;
                     return Poll::Ready(reply);
                 }
             }
@@ -152,8 +152,8 @@ impl<P: Party, O: Forward> Future for Run<'_, P, O> {
     }
 }
 
-impl<'a, P: Party, O: Forward> Run<'a, P, O> {
-    fn take(&mut self) -> Step<'a, P, O> {
-        std::mem::replace(&mut self.step, Step::Ended)
+impl<'a, P: Clients, O: Forward> Run<'a, P, O> {
+    fn take(&mut self) -> RunState<'a, P, O> {
+        std::mem::replace(&mut self.state, RunState::Ended)
     }
 }

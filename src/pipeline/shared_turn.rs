@@ -16,18 +16,18 @@ use std::task::{Context, Poll};
 use tidegate_limits::Timestamp;
 use tidegate_runtime::lock;
 
-use super::run::Party;
-use crate::admit::{Ask, Asked, Claimed, Gate, Permit, Waiting, Waits};
+use super::run::Clients;
+use crate::admit::{Admission, Ask, Claimed, Gate, Permit, QueuedCall, Waits};
 use crate::call::claim::Payer;
 use crate::call::{Facts, NoObserver, Reason, Record, Refusal};
-use crate::coalesce::{Client, SharedCall};
+use crate::coalesce::{PayingClient, SharedCall};
 
 /// The most places that one shared call has in the queue. Beyond it, the place that is predicted to start
 /// last is given up.
 const PLACES_MAX: usize = 4;
 
-/// The clients of a shared call, as one party.
-pub(super) struct SharedParty {
+/// The clients of a shared call.
+pub(super) struct SharedClients {
     pub(super) call: SharedCall,
     gate: Gate,
     /// How its first client asked.
@@ -36,7 +36,7 @@ pub(super) struct SharedParty {
     payer: Mutex<Payer>,
 }
 
-impl SharedParty {
+impl SharedClients {
     /// `ask` is that of its first client.
     pub(super) fn new(call: SharedCall, gate: Gate, ask: Ask) -> Self {
         let (clients, _) = call.clients(0);
@@ -51,7 +51,7 @@ impl SharedParty {
     }
 }
 
-impl Party for SharedParty {
+impl Clients for SharedClients {
     type Turn<'a> = Pin<Box<dyn Future<Output = Result<Permit, Refusal>> + Send + 'a>>;
 
     fn admit(&self) {
@@ -62,15 +62,15 @@ impl Party for SharedParty {
         self.call.wait();
     }
 
-    fn turn(&self, waiting: Waiting) -> Self::Turn<'_> {
+    fn turn(&self, waiting: QueuedCall) -> Self::Turn<'_> {
         Box::pin(turn_of_all(self, waiting))
     }
 }
 
 /// Waits until the turn of any payer comes. Without a place, returns the refusal of the last one.
-async fn turn_of_all(party: &SharedParty, waiting: Waiting) -> Result<Permit, Refusal> {
-    let call = &party.call;
-    let mut places = Places::new(party, waiting);
+async fn turn_of_all(clients: &SharedClients, waiting: QueuedCall) -> Result<Permit, Refusal> {
+    let call = &clients.call;
+    let mut places = Places::new(clients, waiting);
     loop {
         let changed = call.changed();
         // Without clients, the task that runs this drops it, unless one joins first.
@@ -110,7 +110,7 @@ async fn turn_of_all(party: &SharedParty, waiting: Waiting) -> Result<Permit, Re
 
 /// The places of a shared call in the queue.
 struct Places<'a> {
-    party: &'a SharedParty,
+    clients: &'a SharedClients,
     /// The record of the call itself.
     record: Option<Arc<Record>>,
     /// Each with another payer.
@@ -123,16 +123,16 @@ struct Places<'a> {
 
 struct QueuePlace {
     payer: Payer,
-    waiting: Waiting,
+    waiting: QueuedCall,
 }
 
 impl<'a> Places<'a> {
-    fn new(party: &'a SharedParty, waiting: Waiting) -> Self {
+    fn new(clients: &'a SharedClients, waiting: QueuedCall) -> Self {
         Self {
-            party,
+            clients,
             record: waiting.record().map(Arc::clone),
             all: vec![QueuePlace {
-                payer: lock(&party.payer).clone(),
+                payer: lock(&clients.payer).clone(),
                 waiting,
             }],
             next: 0,
@@ -143,7 +143,7 @@ impl<'a> Places<'a> {
     /// Asks for a place for each new payer, and gives up places that no client would pay for any more.
     /// Returns a permit if one need not wait.
     fn follow_clients(&mut self) -> Option<Permit> {
-        let call = &self.party.call;
+        let call = &self.clients.call;
         if self.all.iter().any(|place| !call.has_payer(&place.payer)) {
             // There is room for payers that had no place.
             self.next = 0;
@@ -151,15 +151,15 @@ impl<'a> Places<'a> {
         let (clients, next) = call.clients(self.next);
         self.next = next;
         let mut refused: Vec<Payer> = Vec::new();
-        for Client { payer, record } in clients {
+        for PayingClient { payer, record } in clients {
             let has_place = self.all.iter().any(|place| place.payer == payer);
             if has_place || refused.contains(&payer) {
                 continue;
             }
             match self.ask(&record) {
-                Some(Asked::Waits(waiting)) => self.add(QueuePlace { payer, waiting }),
-                Some(Asked::Answered(Ok(permit))) => return Some(self.paid(payer, permit)),
-                Some(Asked::Answered(Err(refusal))) => {
+                Some(Admission::Queued(waiting)) => self.add(QueuePlace { payer, waiting }),
+                Some(Admission::Decided(Ok(permit))) => return Some(self.paid(payer, permit)),
+                Some(Admission::Decided(Err(refusal))) => {
                     self.refused = Some(refusal);
                     refused.push(payer);
                 }
@@ -171,7 +171,7 @@ impl<'a> Places<'a> {
     }
 
     /// Asks for a place as the client of this record would; `None` if it draws nothing of its own.
-    fn ask(&self, client: &Record) -> Option<Asked> {
+    fn ask(&self, client: &Record) -> Option<Admission> {
         let Ask {
             function,
             destination,
@@ -179,7 +179,7 @@ impl<'a> Places<'a> {
             role,
             target,
             ..
-        } = self.party.ask.clone();
+        } = self.clients.ask.clone();
         let (ask, facts) = client.note(|facts| {
             let claimed = Claimed::of(facts.claim.as_ref()?);
             let waits = match facts.handed_over {
@@ -203,7 +203,7 @@ impl<'a> Places<'a> {
         })?;
         // The call is reported in another record.
         let record = Record::of(facts, Arc::new(NoObserver));
-        Some(self.party.gate.ask(ask, &record))
+        Some(self.clients.gate.ask(ask, &record))
     }
 
     fn add(&mut self, place: QueuePlace) {
@@ -237,8 +237,8 @@ impl<'a> Places<'a> {
     fn paid(&mut self, payer: Payer, permit: Permit) -> Permit {
         // Before its turn is noted in the record of the call, which the first place may share.
         self.all.clear();
-        self.party.call.paid_by(&payer);
-        *lock(&self.party.payer) = payer;
+        self.clients.call.paid_by(&payer);
+        *lock(&self.clients.payer) = payer;
         match &self.record {
             Some(record) => permit.reported_in(record),
             None => permit,
@@ -252,7 +252,7 @@ impl<'a> Places<'a> {
         let Some(refusals) = refusals.collect::<Option<Vec<Refusal>>>() else {
             return;
         };
-        self.party.call.refuse_overdue(|payer| {
+        self.clients.call.refuse_overdue(|payer| {
             let own = self.all.iter().position(|place| place.payer == *payer);
             let refusal = refusals.get(own.unwrap_or(0));
             refusal.cloned().unwrap_or_else(|| {

@@ -11,7 +11,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tidegate::admit::{Asked, Permit};
+use tidegate::admit::{Admission, Permit};
 use tidegate::call::{
     self, BackendKind, BodyError, ByteStream, Destination, Dialect, Facts, Head, HttpCall,
     Identity, Message, Origin, Progress, Reason, Record, Refusal, Rejection, Reply, RequestBody,
@@ -671,7 +671,7 @@ impl Paused {
         let record = Record::open(self.origin(), Dialect::Socket, name, class, None, seen);
         let ask = asking("x", Destination::Http, self.stack.clock.now());
         match self.stack.gate.ask(ask, &record) {
-            Asked::Answered(Ok(permit)) => permit,
+            Admission::Decided(Ok(permit)) => permit,
             _ => panic!("the slot is free"),
         }
     }

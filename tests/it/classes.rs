@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::admit::{Ask, Asked, Gate, Waiting};
+use tidegate::admit::{Admission, Ask, Gate, QueuedCall};
 use tidegate::call::{
     ArrayCall, Dialect, Facts, Fault, Message, Origin, Reason, Record, Refusal, Request, Slot,
 };
@@ -441,10 +441,10 @@ async fn a_read_that_could_not_be_sent_is_promoted_all_the_same() {
     assert_eq!(stages.gate.busy(), (0, 0));
 }
 
-fn waits(asked: Asked) -> Waiting {
+fn waits(asked: Admission) -> QueuedCall {
     match asked {
-        Asked::Waits(waiting) => waiting,
-        Asked::Answered(_) => panic!("it has to wait"),
+        Admission::Queued(waiting) => waiting,
+        Admission::Decided(_) => panic!("it has to wait"),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::admit::{Asked, Gate};
+use tidegate::admit::{Admission, Gate};
 use tidegate::call::{
     ArrayCall, Destination, Dialect, Facts, Message, NoObserver, Origin, Progress, Reason, Record,
     Refusal, Reply, Request, Serve, Verdict,
@@ -610,7 +610,7 @@ async fn a_refusal_of_the_shared_call_is_everybodys() {
     let _slot = alone.takes_the_slot();
     let (first, second) = (alone.asks(), alone.asks());
     alone.sharing(2).await;
-    alone.pipeline.gate.turn_away();
+    alone.pipeline.gate.refuse_all();
     for client in [first, second] {
         let reply = client.await.expect("it is answered");
         assert!(matches!(reply, Err(refusal) if refusal.reason == Reason::Draining));
@@ -821,7 +821,7 @@ impl Alone {
         );
         let ask = asking("x", Destination::Socket, self.clock.now());
         match self.pipeline.gate.ask(ask, &record) {
-            Asked::Answered(Ok(permit)) => permit,
+            Admission::Decided(Ok(permit)) => permit,
             _ => panic!("the slot is free"),
         }
     }

@@ -151,7 +151,7 @@ async fn a_connect_that_fails_during_the_refusals_of_a_drain_gives_draining() {
         async move { stack.ask(array("guest_get_info", "X")).await }
     });
     stack.busy(1, 0).await;
-    stack.gate.turn_away();
+    stack.gate.refuse_all();
     let answer = timeout(PATIENCE, call).await.expect("no hang");
     let answer = json(&answer.expect("no panic"));
     assert_eq!(answer["rs"], Reason::Draining.rs(), "{answer}");

@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate::admin::{QuotaStoreState, QuotasState};
 use tidegate::admit::metrics::GateNow;
-use tidegate::admit::{Acting, ActingNow, ObservedNow};
+use tidegate::admit::{BackendControl, BackendControlNow, ObservedNow};
 use tidegate::app::metrics::{Metrics, ShareNow};
 use tidegate::call::{Would, WouldEnd};
 use tidegate::callers::metrics::{Charge, LimiterNow};
@@ -41,8 +41,8 @@ fn exercised() -> Metrics {
     exercise_quotas(&metrics);
     exercise_observed(&metrics);
     let gate = GateNow {
-        acting: ActingNow {
-            acting: Acting::Running,
+        acting: BackendControlNow {
+            acting: BackendControl::Running,
             share: SupplyShare::FULL,
             in_flight: 7,
             now: Timestamp::ZERO,
@@ -390,8 +390,8 @@ fn a_limit_that_a_reload_removed_leaves_no_series_behind() {
         quotas: Vec::new(),
     });
     let gate = GateNow {
-        acting: ActingNow {
-            acting: Acting::Running,
+        acting: BackendControlNow {
+            acting: BackendControl::Running,
             share: SupplyShare::FULL,
             in_flight: 7,
             now: Timestamp::ZERO,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::admit::{
-    Acting, Ask, Asked, Gate, NotOverridden, Pause, PauseFor, Permit, Turned, Waits,
+    Admission, Ask, AutomaticChangeKind, BackendControl, Gate, NotOverridden, Pause, PauseFor,
+    Permit, Waits,
 };
 use tidegate::call::{Destination, Dialect, Origin, Reason, Record, Refusal, Slot};
 use tidegate::callers::Callers;
@@ -59,7 +60,7 @@ impl Stage {
         self.clock.now().since(Timestamp::ZERO)
     }
 
-    fn ask_as(&self, change: impl FnOnce(&mut Ask)) -> (Asked, Arc<Record>) {
+    fn ask_as(&self, change: impl FnOnce(&mut Ask)) -> (Admission, Arc<Record>) {
         let arrived = self.clock.now();
         let mut ask = asking("guest_list", Destination::Socket, arrived);
         change(&mut ask);
@@ -128,7 +129,7 @@ async fn while_paused_nothing_is_admitted_running_calls_end_and_the_hold_ends_by
     stage.pause(30 * SECOND, false);
     let now = stage.gate.acting_now();
     assert_eq!(now.in_flight, 1);
-    assert!(matches!(now.acting, Acting::Paused(_)), "{now:?}");
+    assert!(matches!(now.acting, BackendControl::Paused(_)), "{now:?}");
     let waiting = stage.call();
     let unlimited = stage.call_as(|ask| ask.limited = false);
     sleep(29 * SECOND).await;
@@ -141,14 +142,14 @@ async fn while_paused_nothing_is_admitted_running_calls_end_and_the_hold_ends_by
         drop(permit.expect("the hold is over"));
     }
     let turned = stage.gate.by_itself().await;
-    let ended = Turned::PauseEnded {
+    let ended = AutomaticChangeKind::PauseEnded {
         ramp: Duration::ZERO,
     };
     assert_eq!(
         turned.into_iter().map(|it| it.what).collect::<Vec<_>>(),
         [ended]
     );
-    assert_eq!(stage.gate.acting_now().acting, Acting::Running);
+    assert_eq!(stage.gate.acting_now().acting, BackendControl::Running);
 }
 
 #[tokio::test(start_paused = true)]
@@ -284,7 +285,7 @@ async fn after_a_resume_the_limits_grow_linearly_from_a_tenth_and_are_never_abov
     let in_ramp = sent.iter().filter(|it| it.0 < begin + ramp).count();
     assert!((470..=560).contains(&in_ramp), "{in_ramp}");
     let last = stage.gate.acting_now();
-    assert_eq!((last.acting, last.in_flight), (Acting::Running, 0));
+    assert_eq!((last.acting, last.in_flight), (BackendControl::Running, 0));
     assert_eq!(last.share.thousandths(), 1000);
 }
 
@@ -341,7 +342,7 @@ async fn what_an_earlier_process_paused_goes_on_and_ends_when_it_would_have() {
     let stage = Stage::start("");
     sleep(SECOND).await;
     let pause = |ends| {
-        Acting::Paused(Pause {
+        BackendControl::Paused(Pause {
             since: Timestamp::ZERO,
             ends: Timestamp::ZERO + ends,
             extends: true,
@@ -350,7 +351,7 @@ async fn what_an_earlier_process_paused_goes_on_and_ends_when_it_would_have() {
         })
     };
     stage.gate.take_up(pause(SECOND));
-    assert_eq!(stage.gate.acting_now().acting, Acting::Running);
+    assert_eq!(stage.gate.acting_now().acting, BackendControl::Running);
     stage.gate.take_up(pause(9 * SECOND));
     let (at, permit) = stage.call().await.expect("no panic");
     assert_about(at, 9 * SECOND);
@@ -409,7 +410,7 @@ async fn a_limit_is_lower_for_a_while_keeps_it_over_a_reload_and_gets_its_own_va
     sleep(29 * SECOND).await;
     assert_eq!(stage.gate.busy(), (3, 7));
     sleep(2 * SECOND).await;
-    let ended = Turned::OverrideEnded {
+    let ended = AutomaticChangeKind::OverrideEnded {
         limit: "outstanding".into(),
     };
     let turned = stage.gate.by_itself().await;
@@ -438,9 +439,9 @@ fn early() -> Stage {
 }
 
 /// Why a call is refused at once; `None` if it waits.
-fn refused_at_once(asked: &Asked) -> Option<Reason> {
+fn refused_at_once(asked: &Admission) -> Option<Reason> {
     match asked {
-        Asked::Answered(Err(refusal)) => Some(refusal.reason),
+        Admission::Decided(Err(refusal)) => Some(refusal.reason),
         _ => None,
     }
 }

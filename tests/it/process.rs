@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::{Duration, Instant};
 
-use tidegate::admit::{Ask, Asked, Gate};
+use tidegate::admit::{Admission, Ask, Gate};
 use tidegate::call::{Destination, Origin, Record};
 use tidegate::callers::Callers;
 use tidegate_runtime::Clock;
@@ -854,7 +854,7 @@ fn one_waits<'a>(
     Pin<Box<dyn Future<Output = ()> + 'a>>,
 ) {
     let [(first, first_record), (second, second_record)] = records;
-    let Asked::Answered(Ok(permit)) = gate.ask(first.clone(), first_record) else {
+    let Admission::Decided(Ok(permit)) = gate.ask(first.clone(), first_record) else {
         panic!("nothing is in its way");
     };
     let second = gate.ask(second.clone(), second_record);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tidegate::admin::{LimitKind, LimitState, Opens};
-use tidegate::admit::{Ask, Asked, Claimed, Gate, Permit, Waits};
+use tidegate::admit::{Admission, Ask, Claimed, Gate, Permit, Waits};
 use tidegate::app;
 use tidegate::call::claim::Deadline;
 use tidegate::call::{
@@ -340,10 +340,10 @@ pub(crate) fn asking(function: &str, destination: Destination, arrived: Timestam
 }
 
 /// The permit, after any wait.
-pub(crate) async fn admitted(asked: Asked) -> Result<Permit, Refusal> {
+pub(crate) async fn admitted(asked: Admission) -> Result<Permit, Refusal> {
     match asked {
-        Asked::Answered(answer) => answer,
-        Asked::Waits(waiting) => waiting.await,
+        Admission::Decided(answer) => answer,
+        Admission::Queued(waiting) => waiting.await,
     }
 }
 

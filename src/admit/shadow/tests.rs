@@ -17,17 +17,17 @@ fn shadow() -> Shadow {
 
 fn asks(shadow: &mut Shadow, now: Timestamp, deadline: u64) -> ShadowId {
     let call = Call::new("guest_list", now).deadline(at(deadline));
-    shadow.asks(now, call, "user".into(), 7)
+    shadow.begin_call(now, call, "user".into(), 7)
 }
 
 fn served(shadow: &mut Shadow, key: ShadowId, from: u64, to: u64) -> Would {
     shadow.sent(at(from), key, at(from));
-    let over = Over::Ended {
+    let over = CallEnd::Finished {
         admitted: at(from),
         outcome: Outcome::Served,
         measured: None,
     };
-    shadow.over(at(to), key, over).expect("it is known")
+    shadow.end_call(at(to), key, over).expect("it is known")
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn what_finds_no_place_or_waits_too_long_would_be_refused() {
     served(&mut shadow, first, 0, 200);
     // Its client left: it waits no more, and the next one is not behind it.
     let would = shadow
-        .over(at(210), third, Over::Left)
+        .end_call(at(210), third, CallEnd::Left)
         .expect("it is known");
     assert_eq!(would.wait, Duration::from_millis(200));
     assert_eq!(shadow.calls(), 0);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_limits::Timestamp;
 
 use crate::admin::{ActKind, HOLD_SECONDS_MAX, unix_milliseconds};
-use crate::admit::{Acting, ActingNow, Override};
+use crate::admit::{BackendControl, BackendControlNow, Override};
 
 /// The version of the format.
 pub(super) const SCHEMA: u32 = 1;
@@ -76,16 +76,19 @@ impl StoredOverride {
 }
 
 /// The act that is to go on after a restart. If it is known already, it keeps its beginning.
-pub(super) fn stored(now: &ActingNow, before: Option<StoredActing>) -> Option<StoredActing> {
+pub(super) fn stored(
+    now: &BackendControlNow,
+    before: Option<StoredActing>,
+) -> Option<StoredActing> {
     let (pause, since, ends, why, author) = match &now.acting {
-        Acting::Running => return None,
-        Acting::Paused(it) => {
+        BackendControl::Running => return None,
+        BackendControl::Paused(it) => {
             let pause = StoredPause {
                 extend_deadlines: it.extends,
             };
             (Some(pause), it.since, it.ends, &it.why, &it.author)
         }
-        Acting::Ramping(it) => (None, it.since, it.ends, &it.why, &it.author),
+        BackendControl::Ramping(it) => (None, it.since, it.ends, &it.why, &it.author),
     };
     let wall = unix_milliseconds(SystemTime::now());
     let began = wall.saturating_sub(milliseconds(now.now.since(since)));
