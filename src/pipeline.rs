@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use self::run::{Clients, Run};
+use self::run::{ClientState, Clients, Run, RunState};
 use self::shared_turn::SharedClients;
 use tidegate_runtime::{BackOff, Clock, Live};
 
@@ -54,28 +54,10 @@ pub struct Pipeline {
     pub clock: Clock,
 }
 
-/// How a request is answered.
-enum AnswerPath<'a> {
-    /// By its own call, which has not asked yet.
-    Alone(Ask, Message),
-    /// By its own call.
-    Runs(Run<'a, Progress, Message>),
-    /// Rare: by a shared call, by handing it over, or about a task. Boxed, so that others do not
-    /// pay for it.
-    Boxed(Pin<Box<dyn Future<Output = Result<Reply, Refusal>> + Send + 'a>>),
-    /// Without an answer.
-    Refused(Refusal),
-    /// It has been answered.
-    Ended,
-}
-
 /// A request, until it is answered. Written by hand, because an async function has room for the call and for all
 /// that it was made of, and 10,000 calls may wait.
 struct Served<'a> {
-    pipeline: &'a Pipeline,
-    path: AnswerPath<'a>,
-    progress: &'a Progress,
-    record: &'a Arc<Record>,
+    run: Run<'a, Progress, Message>,
     dialect: Dialect,
 }
 
@@ -83,34 +65,37 @@ impl Future for Served<'_> {
     type Output = Result<Reply, Refusal>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        let reply = loop {
-            match &mut this.path {
-                AnswerPath::Runs(call) => break ready!(Pin::new(call).poll(cx)),
-                AnswerPath::Boxed(answer) => break ready!(answer.as_mut().poll(cx)),
-                AnswerPath::Alone(..) | AnswerPath::Refused(_) | AnswerPath::Ended => {}
-            }
-            match std::mem::replace(&mut this.path, AnswerPath::Ended) {
-                AnswerPath::Alone(ask, outgoing) => {
-                    let run = this.pipeline.run(ask, outgoing, this.progress, this.record);
-                    this.path = AnswerPath::Runs(run);
-                }
-                AnswerPath::Refused(refusal) => break Err(refusal),
-                _ => unreachable!("a request is not polled after its end"),
-            }
-        };
-        this.path = AnswerPath::Ended;
-        let record = this.record;
+        let reply = ready!(Pin::new(&mut self.run).poll(cx));
+        let Run {
+            pipeline,
+            clients: progress,
+            record,
+            ..
+        } = self.run;
         let reply = reply.map_err(|mut refusal| {
             record.refuse(&refusal);
             // That of this client, also if it shared the call of another one.
             refusal.call = Some(record.id());
             refusal
         });
-        if this.dialect == Dialect::Http {
-            this.pipeline.tell_quota(this.progress, record);
+        if self.dialect == Dialect::Http {
+            pipeline.tell_quota(progress, record);
         }
         Poll::Ready(reply)
+    }
+}
+
+/// A connection that asks for a tunnel, until it has one.
+struct TunnelCall<'a> {
+    run: Run<'a, Progress, Connection>,
+}
+
+impl Future for TunnelCall<'_> {
+    type Output = Result<Tunnel, Refusal>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let tunnel = ready!(Pin::new(&mut self.run).poll(cx));
+        Poll::Ready(tunnel.inspect_err(|refusal| self.run.record.refuse(refusal)))
     }
 }
 
@@ -121,16 +106,13 @@ impl Serve for Pipeline {
         progress: &'a Progress,
     ) -> impl Future<Output = Result<Reply, Refusal>> + Send + 'a {
         let dialect = request.message.dialect();
-        let (record, path) = match self.about_tasks(&request) {
+        let (record, state) = match self.about_tasks(&request) {
             Some(found) => found,
-            None => self.choose_path(request, progress),
+            None => self.begin(request, progress),
         };
         let record = progress.begins(record);
         Served {
-            pipeline: self,
-            path,
-            progress,
-            record,
+            run: Run::new(self, state, progress, record),
             dialect,
         }
     }
@@ -146,9 +128,8 @@ impl Serve for Pipeline {
         let facts = facts(origin, Dialect::Tcp, &mut operation, claim);
         let record = Record::of(facts, Arc::clone(&self.observer));
         let record = progress.begins(record);
-        async move {
-            let tunnel = self.run(ask, Connection, progress, record).await;
-            tunnel.inspect_err(|refusal| record.refuse(refusal))
+        TunnelCall {
+            run: self.run(ask, Connection, progress, record),
         }
     }
 
@@ -173,23 +154,23 @@ impl Serve for Pipeline {
 
 /// A client's part in a call that may be shared.
 enum SharedRole {
-    /// None: an answer is kept.
+    /// No part: an answer is kept.
     Answered(Box<Result<Reply, Refusal>>),
-    /// Its request is the one that is sent, and it gets the answer, whatever it is.
+    /// The client's request is the one that is sent, and it gets the answer, whatever it is.
     First(Waiter),
-    /// Its own request is kept, in case the answer is not for all.
+    /// The client's own request is kept, in case the answer is not for all.
     Other(Waiter, Ask, Message),
-    /// None: there is no room.
+    /// No part: there is no room.
     Alone(Ask, Message),
 }
 
 impl Pipeline {
-    /// What a request asks, its caller, and how it is answered.
-    fn choose_path<'a>(
+    /// Finds what a request asks, its caller, and how its answer begins.
+    fn begin<'a>(
         &'a self,
         request: Request,
         progress: &'a Progress,
-    ) -> (Arc<Record>, AnswerPath<'a>) {
+    ) -> (Arc<Record>, ClientState<'a>) {
         let mut operation = self.classifier.look(|it| it.classify(&request));
         let Request {
             origin,
@@ -227,31 +208,31 @@ impl Pipeline {
             call.body.count_into(&record);
             call.on_client_left = operation.on_client_left;
         }
-        let path = match (outgoing(message, &operation), key, preference) {
-            (Ok(outgoing), None, None) => AnswerPath::Alone(ask, outgoing),
+        let state = match (outgoing(message, &operation), key, preference) {
+            (Ok(outgoing), None, None) => RunState::Asks(ask, outgoing),
             (Ok(outgoing), Some(key), None) => {
                 let record = Arc::clone(&record);
                 let sharing = self.share(key, ask, outgoing, progress, progress, record);
-                AnswerPath::Boxed(Box::pin(sharing))
+                RunState::Boxed(Box::pin(sharing))
             }
             // It must be here as a whole, because its client may not be there to send the rest.
             (Ok(Message::Http(call)), _, Some(_))
                 if matches!(call.body, RequestBody::Streamed { .. }) =>
             {
-                AnswerPath::Refused(Refusal::new(
+                RunState::Refused(Refusal::new(
                     Reason::TooLarge,
                     "a call can be handed over only if its body is no larger than buffer_bytes",
                 ))
             }
             (Ok(outgoing), key, Some(preference)) => {
                 let record = Arc::clone(&record);
-                AnswerPath::Boxed(Box::pin(
+                RunState::Boxed(Box::pin(
                     self.hand_over(preference, key, ask, outgoing, record),
                 ))
             }
-            (Err(refusal), ..) => AnswerPath::Refused(refusal),
+            (Err(refusal), ..) => RunState::Refused(refusal),
         };
-        (record, path)
+        (record, state)
     }
 
     /// Counts a call for its caller.
@@ -342,7 +323,8 @@ impl Pipeline {
 
     /// Runs a shared call in its own task.
     fn start(&self, call: SharedCall, ask: Ask, outgoing: Message) {
-        let mut task = Box::pin(self.clone().run_shared(call, ask, outgoing));
+        let clients = SharedClients::new(call, self.gate.clone(), ask.clone());
+        let mut task = Box::pin(self.clone().run_shared(clients, ask, outgoing));
         // Polled once at once, like the call of one client. So a call that need not wait is past
         // the gate before its client's half-close is checked.
         let mut unwoken = Context::from_waker(Waker::noop());
@@ -351,35 +333,40 @@ impl Pipeline {
         }
     }
 
-    async fn run_shared(self, call: SharedCall, ask: Ask, outgoing: Message) {
+    /// No async function, because that keeps its arguments twice.
+    fn run_shared(
+        self,
+        clients: SharedClients,
+        ask: Ask,
+        outgoing: Message,
+    ) -> impl Future<Output = ()> + Send {
         let on_client_left = self.forwarder.on_client_left(&outgoing);
-        let clients = SharedClients::new(call, self.gate.clone(), ask.clone());
-        let call = &clients.call;
-        let record = call.record();
-        let reply = tokio::select! {
-            biased;
-            // Dropping an unsent call cancels it.
-            () = call.abandoned(on_client_left) => return,
-            reply = self.run(ask, outgoing, &clients, record) => reply,
-        };
-        let reply = reply.inspect_err(|refusal| record.refuse(refusal));
-        clients.call.end(reply);
+        async move {
+            let call = &clients.call;
+            let record = call.record();
+            let reply = tokio::select! {
+                biased;
+                // Dropping an unsent call cancels it.
+                () = call.abandoned(on_client_left) => return,
+                reply = self.run(ask, outgoing, &clients, record) => reply,
+            };
+            let reply = reply.inspect_err(|refusal| record.refuse(refusal));
+            clients.call.end(reply);
+        }
     }
 
-    /// Asks the gate now. The rest happens as the future is polled.
-    fn run<'a, P: Clients, O: Forward>(
+    /// Asks the gate when it is first polled.
+    fn run<'a, C: Clients, O: Forward>(
         &'a self,
         ask: Ask,
         outgoing: O,
-        clients: &'a P,
+        clients: &'a C,
         record: &'a Arc<Record>,
-    ) -> Run<'a, P, O> {
-        let again = self.again(&ask, &outgoing, record);
-        let asked = self.gate.ask(ask, record);
-        Run::new(self, asked, outgoing, again, clients, record)
+    ) -> Run<'a, C, O> {
+        Run::new(self, RunState::Asks(ask, outgoing), clients, record)
     }
 
-    /// What is sent once more if the backend closes without a reply: a read, if that is switched
+    /// The request that is sent once more if the backend closes without a reply: a read, if that is switched
     /// on.
     fn again<O: Forward>(&self, ask: &Ask, outgoing: &O, record: &Record) -> Option<Box<(Ask, O)>> {
         let may = self.forwarder.retries_reads() && record.note(|facts| facts.is_read);
@@ -487,7 +474,7 @@ async fn admitted<P: Clients>(asked: Admission, clients: &P) -> Result<Permit, R
     }
 }
 
-/// What a call asks of the gate. Its record names its guest.
+/// The question of a call to the gate. The record of the call names its guest.
 fn ask(operation: &Operation, origin: &Origin, claim: &Claim, waits: Waits) -> Ask {
     Ask {
         function: Arc::clone(&operation.function),
@@ -509,7 +496,7 @@ fn not_again(refusal: Refusal, second: &Record) -> Refusal {
     refusal
 }
 
-/// What is known of a call that arrives. Takes the target from the operation.
+/// The facts of a call that arrives. Takes the target from the operation.
 #[inline]
 fn facts(origin: Origin, dialect: Dialect, operation: &mut Operation, claim: Claim) -> Facts {
     let (function, class) = (Arc::clone(&operation.label), Arc::clone(&operation.class));

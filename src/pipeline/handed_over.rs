@@ -11,7 +11,7 @@ use serde::Serialize;
 use tidegate_callers::CallerId;
 use tidegate_runtime::lock;
 
-use super::{AnswerPath, Clients, Pipeline};
+use super::{ClientState, Clients, Pipeline, RunState};
 use crate::admit::{Ask, QueuePosition, QueuedCall};
 use crate::call::{
     Answer, BackendKind, Dialect, HttpCall, Message, Progress, Reason, Record, Refusal, Reply,
@@ -176,7 +176,7 @@ impl Pipeline {
     pub(super) fn about_tasks<'a>(
         &'a self,
         request: &Request,
-    ) -> Option<(Arc<Record>, AnswerPath<'a>)> {
+    ) -> Option<(Arc<Record>, ClientState<'a>)> {
         let Message::Http(call) = &request.message else {
             return None;
         };
@@ -202,7 +202,7 @@ impl Pipeline {
             });
             Ok(reply)
         });
-        Some((record, AnswerPath::Boxed(answer)))
+        Some((record, RunState::Boxed(answer)))
     }
 
     async fn answer_about_tasks(

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use super::Pipeline;
 use crate::admit::{Admission, Ask, Permit, QueuedCall};
-use crate::call::{Progress, Reason, Record, Refusal};
+use crate::call::{Message, Progress, Reason, Record, Refusal};
 use crate::forward::Forward;
 
 /// The clients of a call: one, or all that share it.
@@ -41,70 +41,83 @@ impl Clients for Progress {
     }
 }
 
-/// A call that has asked the gate. It holds either a waiting call or a running one, and never both.
-pub(super) struct Run<'a, P: Clients, O: Forward> {
-    pipeline: &'a Pipeline,
-    clients: &'a P,
-    record: &'a Arc<Record>,
-    /// What is sent once more if the backend closes without a reply.
+/// A call. It holds either a waiting call or a running one, and never both. Written by hand, because an async function
+/// has room for the call and for all that it was made of, and 10,000 calls may wait.
+pub(super) struct Run<'a, C: Clients, O: Forward> {
+    pub(super) pipeline: &'a Pipeline,
+    pub(super) clients: &'a C,
+    pub(super) record: &'a Arc<Record>,
+    /// The request that is sent once more if the backend closes without a reply.
     again: Option<Box<(Ask, O)>>,
-    state: RunState<'a, P, O>,
+    state: RunState<'a, C, O>,
 }
 
-/// Where a call is.
-enum RunState<'a, P: Clients + 'a, O: Forward> {
+/// The state of a call for its own client.
+pub(super) type ClientState<'a> = RunState<'a, Progress, Message>;
+
+/// The state of a call.
+pub(super) enum RunState<'a, C: Clients + 'a, O: Forward> {
+    /// The call has not asked the gate.
+    Asks(Ask, O),
     /// In the queue.
-    Waits(O, P::Turn<'a>),
+    Waits(O, C::Turn<'a>),
     /// On its way.
     Sends(O::Sending<Permit>),
-    /// Rare: it waits for another turn, or is sent once more. Boxed, so that no other call pays for it.
+    /// Rare: it is shared, handed over or about a task, waits for another turn, or is sent once more. Boxed, so that
+    /// no other call pays for it.
     Boxed(Pin<Box<dyn Future<Output = Result<O::Answer, Refusal>> + Send + 'a>>),
-    /// It has no reply.
+    /// The call gets this refusal and no reply.
     Refused(Refusal),
-    /// Its reply was returned.
+    /// The reply was returned.
     Ended,
 }
 
-impl<'a, P: Clients, O: Forward> Run<'a, P, O> {
+impl<'a, C: Clients, O: Forward> Run<'a, C, O> {
     pub(super) fn new(
         pipeline: &'a Pipeline,
-        asked: Admission,
-        mut outgoing: O,
-        again: Option<Box<(Ask, O)>>,
-        clients: &'a P,
+        state: RunState<'a, C, O>,
+        clients: &'a C,
         record: &'a Arc<Record>,
     ) -> Self {
-        let mut run = Self {
+        Self {
             pipeline,
             clients,
             record,
-            again,
-            state: RunState::Ended,
-        };
-        match asked {
-            Admission::Decided(admitted) => run.proceed(outgoing, admitted),
-            Admission::Queued(turn) => {
-                outgoing.compact();
-                run.state = RunState::Waits(outgoing, clients.turn(turn));
-            }
+            again: None,
+            state,
         }
-        run
     }
 
-    /// The gate has answered.
-    fn proceed(&mut self, outgoing: O, admitted: Result<Permit, Refusal>) {
-        self.state = match admitted {
+    /// Asks the gate.
+    fn ask(&mut self, ask: Ask, mut outgoing: O) -> RunState<'a, C, O> {
+        self.again = self.pipeline.again(&ask, &outgoing, self.record);
+        match self.pipeline.gate.ask(ask, self.record) {
+            Admission::Decided(admitted) => self.send(outgoing, admitted),
+            Admission::Queued(turn) => {
+                outgoing.compact();
+                RunState::Waits(outgoing, self.clients.turn(turn))
+            }
+        }
+    }
+
+    /// Sends an admitted call.
+    fn send(&self, outgoing: O, admitted: Result<Permit, Refusal>) -> RunState<'a, C, O> {
+        match admitted {
             Ok(permit) => {
                 self.clients.admit();
                 let record = Arc::clone(self.record);
                 RunState::Sends(outgoing.send(&self.pipeline.forwarder, permit, record))
             }
             Err(refusal) => RunState::Refused(refusal),
-        };
+        }
+    }
+
+    fn take(&mut self) -> RunState<'a, C, O> {
+        std::mem::replace(&mut self.state, RunState::Ended)
     }
 }
 
-impl<P: Clients, O: Forward> Future for Run<'_, P, O> {
+impl<C: Clients, O: Forward> Future for Run<'_, C, O> {
     type Output = Result<O::Answer, Refusal>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -120,7 +133,7 @@ impl<P: Clients, O: Forward> Future for Run<'_, P, O> {
                 RunState::Waits(_, turn) => {
                     let admitted = ready!(Pin::new(turn).poll(cx));
                     if let RunState::Waits(outgoing, _) = this.take() {
-                        this.proceed(outgoing, admitted);
+                        this.state = this.send(outgoing, admitted);
                     }
                     continue;
                 }
@@ -133,7 +146,11 @@ impl<P: Clients, O: Forward> Future for Run<'_, P, O> {
                     }
                 },
                 RunState::Boxed(answer) => ready!(answer.as_mut().poll(cx)),
-                RunState::Refused(_) | RunState::Ended => match this.take() {
+                RunState::Asks(..) | RunState::Refused(_) | RunState::Ended => match this.take() {
+                    RunState::Asks(ask, outgoing) => {
+                        this.state = this.ask(ask, outgoing);
+                        continue;
+                    }
                     RunState::Refused(refusal) => Err(refusal),
                     _ => unreachable!("a call is not polled after its end"),
                 },
@@ -149,11 +166,5 @@ impl<P: Clients, O: Forward> Future for Run<'_, P, O> {
                 }
             }
         }
-    }
-}
-
-impl<'a, P: Clients, O: Forward> Run<'a, P, O> {
-    fn take(&mut self) -> RunState<'a, P, O> {
-        std::mem::replace(&mut self.state, RunState::Ended)
     }
 }
