@@ -5,13 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Doc blocks that begin with a pronoun. The allowance may only shrink; the aim is below 50.
-const PRONOUN_DOCS_MAX: usize = 565;
+const PRONOUN_DOCS_MAX: usize = 504;
 
 /// Type names of one crate that are defined again in it. The allowance may only shrink; the aim is 0.
-const REPEATED_IN_A_CRATE_MAX: usize = 156;
+const REPEATED_IN_A_CRATE_MAX: usize = 130;
 
 /// Type names that are defined more than twice. The allowance may only shrink; the aim is 0.
-const REPEATED_IN_THE_WORKSPACE_MAX: usize = 86;
+const REPEATED_IN_THE_WORKSPACE_MAX: usize = 74;
 
 /// First words of a doc that does not name its subject.
 const PRONOUNS: [&str; 14] = [
