@@ -216,7 +216,7 @@ fn labels(logs: &Logs) -> BTreeMap<String, String> {
     config.map_or(BTreeMap::new(), |checked| callers::labels(&checked.config))
 }
 
-/// What the calls of the logs would have met under the advised config, or why that is not known.
+/// Plans the calls of the logs under the advised config, or returns why that is not possible.
 fn planned(arguments: &Arguments, edited: Option<&Edited>) -> Result<Planned, String> {
     let Some(edited) = edited else {
         return Err("today's config is not known; --config gives it".to_owned());

@@ -68,7 +68,7 @@ pub struct Arguments {
     pub assumptions: Assumptions,
 }
 
-/// What to assume about the logs.
+/// Assumptions about the logs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Assumptions {
     /// Largest difference between the clock of a host and the true time, in either direction
@@ -105,7 +105,7 @@ pub enum AuditError {
     ClockError {
         /// The limit's name.
         limit: Box<str>,
-        /// Its window.
+        /// The limit's window.
         window: Duration,
     },
 }

@@ -174,7 +174,7 @@ impl Backend {
         })
     }
 
-    /// What says when the backend of a port collapses. The statistics stay up.
+    /// Returns the receiver that reports when the backend of a port collapses. The statistics stay up.
     fn collapses(&self, port: Port) -> Option<Collapses> {
         let model = self.model.as_ref().filter(|_| port != Port::Stats);
         model.map(Worked::collapses)

@@ -208,7 +208,7 @@ pub async fn run(options: Options) -> io::Result<Report> {
     Ok(run.tally.report(run.unsent()))
 }
 
-/// One run of a load: which call is next, and its scheduled start.
+/// The state of a load that runs: which call is next, and its scheduled start.
 struct Run {
     load: Load,
     start: Instant,

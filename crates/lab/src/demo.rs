@@ -29,7 +29,7 @@ pub use self::progress::Progress;
 /// A client that waits longer gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What to show.
+/// Arguments of the demonstration.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// End after the storms; exit code 0 if all promises were kept
@@ -40,7 +40,7 @@ pub struct Options {
     pub calls: u32,
 }
 
-/// What the backend can take, and the sidecar's limits.
+/// Loads at which the backend falls over, and the sidecar's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Calls in flight at once: the limit.
@@ -98,15 +98,15 @@ pub enum Postpone {
 pub struct Wish {
     /// The socket backend behind it.
     pub backend: SocketAddr,
-    /// Its limits.
+    /// The sidecar's limits.
     pub limits: Limits,
-    /// What it does with other calls.
+    /// How the sidecar postpones calls above its limits.
     pub postpone: Postpone,
 }
 
 /// A running sidecar.
 pub struct Proxy {
-    /// Its address for the socket protocol.
+    /// The sidecar's address for the socket protocol.
     pub addr: SocketAddr,
     /// Ends it when awaited.
     pub stop: Pin<Box<dyn Future<Output = ()>>>,
@@ -267,7 +267,7 @@ async fn storm(
     }
 }
 
-/// Which way a storm took.
+/// The path of a storm to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Without the sidecar.
@@ -289,7 +289,7 @@ impl fmt::Display for Way {
 /// The result of one storm.
 #[derive(Clone, Debug)]
 pub struct Storm {
-    /// Its way.
+    /// The storm's path to the backend.
     pub way: Way,
     /// Successful calls.
     pub answered: u32,
@@ -306,7 +306,7 @@ pub struct Storm {
 pub struct Storms {
     calls: u32,
     limits: Limits,
-    /// One after the other.
+    /// The storms in the order of their runs.
     pub storms: Vec<Storm>,
 }
 

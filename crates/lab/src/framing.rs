@@ -151,7 +151,7 @@ pub(crate) fn is_readable(stream: &TcpStream) -> bool {
 /// The head of a request or a response.
 #[derive(Debug)]
 pub(crate) struct Head {
-    /// Its length with the empty line.   bytes
+    /// Length of the head with the empty line.   bytes
     len: usize,
     /// The request line or status line; empty if it is not UTF-8.
     pub(crate) line: String,

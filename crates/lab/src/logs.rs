@@ -15,7 +15,7 @@ use tidegate_record::{Content, LogLine, Unwrapper, WRAPPED_MAX};
 const CHUNK: usize = 64 << 10;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// One log, and its name in the report.
+/// A log, and its name in the report.
 pub struct Log {
     name: String,
     reader: Box<dyn BufRead>,
@@ -39,7 +39,7 @@ pub struct LogError {
     cause: io::Error,
 }
 
-/// One line of a log.
+/// A line of a log, and where it is.
 pub(super) struct At<'a> {
     /// The name of the log in the report.
     pub(super) log: &'a str,

@@ -163,7 +163,7 @@ struct HtmlError {
     error: io::Error,
 }
 
-/// What a person at a terminal sees while it takes time.
+/// Progress that a person at a terminal sees while the logs are read and replayed.
 struct Progress {
     shows: bool,
 }

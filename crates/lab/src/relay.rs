@@ -28,7 +28,7 @@ const BACKLOG: u32 = 4096;
 /// Each direction of a connection has a buffer of this size.   bytes
 const BUFFER_BYTES: usize = 4 * 1024;
 
-/// What a proxy understands of what it passes on.
+/// The protocol that a proxy understands, of the bytes that it relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Nothing: every client's connection has one of its own at the backend

@@ -34,7 +34,7 @@ pub use report::{AtBackend, Held, Part, Report, Style, ToldNo};
 /// The largest scenario file.   bytes
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What `tidegate simulate` runs: scenario files, the scenarios of leases, or a shared quota.
+/// Arguments of `tidegate simulate`: scenario files, the scenarios of leases, or a shared quota.
 #[derive(Clone, Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Command {
@@ -158,12 +158,12 @@ pub enum SimulateError {
     /// The file cannot be read.
     #[error("cannot read {path}: {cause}")]
     Unreadable {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
         /// The error.
         cause: io::Error,
     },
-    /// It was read, and has mistakes.
+    /// The file was read, and has mistakes.
     #[error(transparent)]
     Wrong(#[from] Problems),
 }

@@ -52,7 +52,7 @@ pub struct Arguments {
     pub ascii: bool,
 }
 
-/// What the screen reacts to.
+/// Events that the screen reacts to.
 enum Event {
     News(Box<News>),
     Key(Key),

@@ -43,7 +43,7 @@ pub(super) const WORKERS: &str = "workers";
 const NANOS: u64 = 1_000_000_000;
 const NANOS_PER_MS: u64 = 1_000_000;
 
-/// What the advice changes, for the options of the config. `today` is what holds now.
+/// Lists the options that the advice changes. `today` holds the settings now in force.
 pub(crate) fn changes(advice: &Advice, today: Option<&tidegate::admit::Settings>) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut set = |part: &str, section, key, value: String| {
@@ -135,7 +135,7 @@ fn windowed<'a>(
     })
 }
 
-/// What the advice has and no option says, as comments.
+/// Describes advice that no option can express, as comments.
 pub(super) fn beside(advice: &Advice, today: Option<&tidegate::admit::Settings>) -> String {
     let mut text = String::new();
     if let Some(limit) = windowed(advice, today).filter(|limit| !limit.is_needed) {

@@ -84,7 +84,7 @@ impl Edited {
         self.lines.iter().any(|line| !matches!(line, Line::Kept(_)))
     }
 
-    /// What differs, as a unified diff with three lines around each change; empty if nothing does.
+    /// Makes a unified diff with three lines around each change; empty if there is no difference.
     pub(super) fn diff(&self, today: &str, advised: &str) -> String {
         let is_changed = |line: &Line| !matches!(line, Line::Kept(_));
         let mut text = String::new();
@@ -263,7 +263,7 @@ fn edit(lines: &mut Vec<Line>, change: &Change) {
 /// A second name of an option, and a value as it is written there.
 struct Alias {
     key: &'static str,
-    /// None if it can't be said there: a time that is not a whole number of seconds.
+    /// `None` if the alias cannot express the value: a time that is not a whole number of seconds.
     value: Option<String>,
 }
 

@@ -27,16 +27,16 @@ use crate::logs::{At, Log, LogError, merge};
 pub(super) const CALLS_MAX: usize = 10_000_000;
 /// Lines that decide which program wrote a log.
 const FIRST_LINES: usize = 1_000;
-/// The same in bytes.
+/// Bytes that decide which program wrote a log.
 const FIRST_BYTES: usize = 1 << 20;
 
-/// What the logs hold.
+/// Content of the logs.
 #[derive(Debug, Default)]
 pub(crate) struct Logs {
     pub(crate) samples: Vec<Sample>,
     /// The last config that decided, as the log has it.
     pub(super) config: Option<String>,
-    /// What is known of the configs before it.
+    /// How much is known of the configs before the last one.
     pub(super) configs: Configs,
     /// Sidecars that ran at once.
     pub(super) sidecars: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Logs {
     pub(super) broken: u64,
     /// Calls beyond the bound.
     pub(super) beyond: u64,
-    /// What a reader of the advice should know of logs of other programs, a line each.
+    /// Notes for a reader of the advice on logs of other programs, a line each.
     pub(crate) notes: Vec<String>,
     /// Whether the paths of another program's log are those of the z/VM SDK server.
     pub(crate) is_zvm: bool,
@@ -58,7 +58,7 @@ pub(crate) struct Logs {
     sources: Vec<Source>,
 }
 
-/// Which configs decided.
+/// How many configs decided, as far as the logs show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Configs {
     /// There may have been others, before the log began.
@@ -82,15 +82,15 @@ pub(crate) struct Reading {
 /// Why logs give no calls.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
-    /// It cannot be read.
+    /// The log cannot be read.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// It does not have what is needed.
+    /// The log lacks fields that the advice needs.
     #[error("{log}: {unfit}")]
     Unfit { log: String, unfit: Unfit },
 }
 
-/// One log.
+/// A log and the program that wrote it.
 #[derive(Debug)]
 struct Source {
     log: String,

@@ -67,9 +67,9 @@ pub(super) struct Report {
     pub(super) pasted: String,
     /// Today's config with the advice in it.
     pub(super) edited: Option<Edited>,
-    /// What differs from today's config.
+    /// Unified diff from today's config to the advised one.
     pub(super) diff: Option<String>,
-    /// What the calls would have met, or why that is not known.
+    /// The plan of the calls under the advised config, or why there is none.
     pub(super) plan: Result<Planned, String>,
 }
 
@@ -122,7 +122,7 @@ impl Report {
     }
 }
 
-/// What the whole log shows, and the values for all calls.
+/// Describes what the whole log shows, and the values for all calls.
 fn evidence(advice: &Advice) -> String {
     let evidence = advice.evidence;
     let mut text = format!(
@@ -165,7 +165,7 @@ fn evidence(advice: &Advice) -> String {
     text
 }
 
-/// What a limit does to the calls of the log.
+/// Describes the effect of a limit on the calls of the log.
 fn by_curve(expected: &Expected) -> String {
     let max_wait = expected
         .max_wait
@@ -182,7 +182,7 @@ fn by_curve(expected: &Expected) -> String {
     )
 }
 
-/// What shows that the backend breaks.
+/// Describes the sign that the backend breaks.
 fn sign(broken: &BreakingPoint) -> String {
     match broken.sign {
         Sign::Failures { share, below } => format!(
@@ -197,7 +197,7 @@ fn sign(broken: &BreakingPoint) -> String {
     }
 }
 
-/// What of the logs is not used, a line each.
+/// Lists the parts of the logs that are not used, a line each.
 pub(super) fn left_out(logs: &Logs) -> String {
     let all = [
         (

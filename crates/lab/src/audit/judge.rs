@@ -14,7 +14,7 @@ use super::sweep::{Bounds, Densest, Found, Mark, Sweep};
 /// Most kinds of calls whose limits are stored once.
 const KINDS_MAX: usize = 65_536;
 
-/// What decides in which limits a call counts: its function, class and rate limit.
+/// Properties that decide in which limits a call counts: its function, class and rate limit.
 type Kind = (Box<str>, Box<str>, Option<Box<str>>);
 
 /// Calls that could not be counted, besides those missing from each sidecar.
@@ -44,7 +44,7 @@ impl Unread {
     }
 }
 
-/// One call that left, while it is held back to be put in order.
+/// A call that left, held back so that calls can be put in order.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Event {
     mark: Mark,
@@ -316,7 +316,7 @@ impl Judged {
         })
     }
 
-    /// What one sidecar counted.
+    /// The count of a sidecar.
     fn found(&self, sidecar: usize) -> Found {
         let sweep = self.each.get(sidecar).and_then(Option::as_ref);
         sweep.map(Sweep::found).unwrap_or_default()

@@ -12,25 +12,25 @@ use tidegate::config::Config;
 const WINDOW_MAX: Duration = Duration::from_secs(31 * 24 * 60 * 60);
 /// Largest number that a limit may allow. Its millionths fit into a `u64`.
 const MAX: f64 = 1e12;
-/// One token, in millionths.
+/// A token, in millionths.
 const TOKEN: u64 = 1_000_000;
 
 /// A limit to audit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Its name in the report.
+    /// The limit's name in the report.
     pub name: Box<str>,
-    /// Which calls count.
+    /// The calls that count.
     pub meets: Meets,
     /// The most that it allows: calls, or millionths of a token where it counts tokens.
     pub max: u64,
     /// The time in which it counts.
     pub span: Span,
-    /// Whose calls it counts.
+    /// How many sidecars the limit counts together.
     pub scope: Scope,
 }
 
-/// Which of the calls that meet limits count in this one.
+/// Selects the calls that count in a limit, among those that meet limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meets {
     /// All calls.
@@ -56,7 +56,7 @@ pub enum Span {
     AtOnce,
 }
 
-/// Whose calls a limit counts.
+/// How many sidecars a limit counts together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Each sidecar separately: the limits of a config apply to one process.
@@ -126,7 +126,7 @@ impl Limit {
         matches!(self.meets, Meets::RateLimit(_))
     }
 
-    /// What it allows, in words.
+    /// Describes how much the limit allows.
     pub(super) fn allowed(&self) -> String {
         let max = self.amount(self.max);
         match self.span {

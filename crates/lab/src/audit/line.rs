@@ -17,22 +17,22 @@ const DRAWS_MAX: usize = 64;
 pub(super) enum Line {
     /// A call has ended.
     Call(Box<Call>),
-    /// This many access lines were lost, because the log was read too slowly.
+    /// Number of access lines that were lost, because the log was read too slowly.
     Lost(u64),
     /// Something else.
     Other,
-    /// It cannot be read, for this reason.
+    /// The line cannot be read, for this reason.
     Broken(&'static str),
 }
 
-/// One call, from its access line.
+/// A call, from its access line.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Call {
-    /// Its own id.
+    /// The call's own id.
     pub(super) id: u64,
     /// When its process started, which identifies the process.   µs since the epoch
     pub(super) started: u64,
-    /// What was sent to the backend, if it was.
+    /// The request to the backend, if the call was sent.
     pub(super) sent: Option<Sent>,
 }
 
@@ -47,11 +47,11 @@ pub(super) struct Sent {
     pub(super) class: Box<str>,
     /// The rate limit that was charged.
     pub(super) rate_limit: Option<Box<str>>,
-    /// Its cost.   millionths of a token
+    /// Cost of the call.   millionths of a token
     pub(super) tokens: u64,
     /// Whether it met limits.
     pub(super) limited: bool,
-    /// Its draws from quotas.
+    /// Draws of the call from quotas.
     pub(super) quota: Box<[Draw]>,
 }
 

@@ -1,4 +1,4 @@
-//! Which processes are lives of one sidecar: it was restarted, and the backend saw the calls of both.
+//! Groups the processes that are lives of one sidecar: it was restarted, and the backend saw the calls of both.
 //!
 //! Processes that write one log, one after the other, are taken for one sidecar. If they were there at once, the log is
 //! of several sidecars, and each is judged by itself.

@@ -23,7 +23,7 @@ pub(super) struct Quotas {
     pub(super) uncounted: u64,
 }
 
-/// One quota.
+/// The sums of a quota, by key.
 #[derive(Debug, Default)]
 pub(super) struct Quota {
     keys: HashMap<Box<str>, Windows>,
@@ -45,7 +45,7 @@ pub(super) struct Fullest {
     pub(super) unplaced: u64,
 }
 
-/// One window of one key. Amounts are millionths of a token.
+/// A window of a key. Amounts are millionths of a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) number: u64,
@@ -67,7 +67,7 @@ struct Windows {
     /// The most spent in any window, and the smallest total of any.
     most: u64,
     least_total: u64,
-    /// What was drawn without a window. All of it may belong to one window.
+    /// Tokens drawn without a window. All of them may belong to one window.
     unplaced: u64,
 }
 

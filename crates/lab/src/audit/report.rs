@@ -42,7 +42,7 @@ impl From<Verdict> for ExitCode {
     }
 }
 
-/// What the logs contain, and the verdict on each limit.
+/// The content of the logs, and the verdict on each limit.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Logs that were read.
@@ -86,29 +86,29 @@ pub struct Broken {
     pub why: &'static str,
 }
 
-/// One process.
+/// A process whose calls the logs contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sidecar {
     /// When it started.   µs since the epoch
     pub started: u64,
     /// The log with its first line.
     pub log: String,
-    /// Its calls that have a line.
+    /// Calls of the process that have a line.
     pub calls: u64,
     /// Of these, calls that left.
     pub sent: u64,
-    /// Its calls that have no line, by the gaps in the ids.
+    /// Calls of the process that have no line, by the gaps in the ids.
     pub missing: u64,
-    /// Its ids that are too far from the others to count the ids between as calls.
+    /// Ids of the process that are too far from the others to count the ids between as calls.
     pub far: u64,
 }
 
 /// The result for one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Its name.
+    /// The limit's name.
     pub limit: String,
-    /// What it allows.
+    /// The limit in words.
     pub allowed: String,
     /// The most that it counted.
     pub densest: String,

@@ -1,4 +1,4 @@
-//! Which calls of a process have a line.
+//! Tracks which calls of a process have a line.
 //!
 //! A process numbers its calls one after another. A number in between without a line is a call of
 //! which nothing is known: it had not ended when the log did, its line was lost, or its file was

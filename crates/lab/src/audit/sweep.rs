@@ -18,7 +18,7 @@ use super::limit::Span;
 /// not all of them are counted.
 const MARKS_MAX: usize = 1 << 20;
 
-/// One call that counts in a limit. Calls are put in the order in which they left.
+/// A call that counts in a limit. Calls are put in the order in which they left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Mark {
     /// When it left, by the clock of its process.   µs since the epoch

@@ -14,9 +14,9 @@ const CALLS_MAX: usize = 1 << 18;
 /// The comparison of two lines with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeated {
-    /// They are equal.
+    /// The lines are equal.
     Same,
-    /// They differ.
+    /// The lines differ.
     Other,
     /// The first of them was too long ago.
     NotCompared,

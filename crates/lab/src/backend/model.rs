@@ -50,7 +50,7 @@ pub struct ModelOptions {
     pub day: Option<Duration>,
 }
 
-/// What the backend does above the load that it bears.
+/// The backend's reaction to a call above the load that it bears.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Breaks {
     /// It resets the connection of the new call
@@ -183,7 +183,7 @@ impl Worked {
         ended.await.ok()
     }
 
-    /// What says when it collapses.
+    /// Returns a receiver that reports when the model collapses.
     pub(super) fn collapses(&self) -> Collapses {
         let mut down = self.down.clone();
         // Earlier ones do not count.

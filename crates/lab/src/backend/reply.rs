@@ -1,4 +1,4 @@
-//! What a call asks for, and the bytes of its reply.
+//! Reads a call's request, and makes the bytes of its reply.
 
 use std::io::Write as _;
 

@@ -1,4 +1,4 @@
-//! One client: sends a call, reads the answer to its end and classifies it.
+//! A client: sends a call, reads the answer to its end and classifies it.
 //!
 //! On the socket protocol it behaves as zVMCloudConnector does: a connection for each call, one
 //! write, and reads until EOF, which is the only end mark. Bytes before a reset are discarded.
@@ -54,7 +54,7 @@ pub(crate) struct Requests {
     protocol: Protocol,
     /// Call `n` sends the entry at `n` modulo their number.
     turns: Vec<Vec<u8>>,
-    /// The same for every Nth call, whose trace is sampled.
+    /// Bytes to send for every Nth call, whose trace is sampled.
     sampled: Option<(NonZeroU64, Vec<Vec<u8>>)>,
 }
 
@@ -161,7 +161,7 @@ impl Client {
         Ok(())
     }
 
-    /// One call. A drop before its end closes its connection.
+    /// Makes a call. A drop before its end closes its connection.
     pub(crate) async fn call(&mut self, call: u64) -> Result<Answer, Failure> {
         self.bytes.clear();
         match self.requests.protocol {

@@ -49,7 +49,7 @@ pub struct Report {
     pub max_us: f64,
     /// How late the median call started, microseconds.
     pub lag_p50_us: f64,
-    /// The same for the 99th percentile.
+    /// How late the call at the 99th percentile started, microseconds.
     pub lag_p99_us: f64,
     /// From the start of the load to the last successful answer.
     pub makespan_s: f64,

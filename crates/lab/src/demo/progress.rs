@@ -9,7 +9,7 @@ use tidegate_runtime::command::{note, shows_progress};
 /// Width of the bar.   characters
 const BAR: usize = 30;
 
-/// One moment of a storm.
+/// A moment of a storm.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     pub(super) calls: u32,

@@ -1,4 +1,4 @@
-//! What happens in a log, instant by instant.
+//! Events of a log, instant by instant.
 //!
 //! Calls are in the order in which they asked, and the steps of a call in the order of their times.
 //! So it is enough to hold one step of each call that has asked and is not over yet.

@@ -1,4 +1,4 @@
-//! What two runs of the same calls came to, by function, class, caller and minute.
+//! Compares two runs of the same calls, by function, class, caller and minute.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -18,7 +18,7 @@ const SECOND: u64 = 1_000_000_000;
 /// Rows of one kind that the report for people has.
 const ROWS_MAX: usize = 12;
 
-/// What some calls came to in one run.
+/// Counts and waits of some calls in one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     pub(super) calls: u64,
@@ -122,7 +122,7 @@ impl Figures {
     }
 }
 
-/// The same calls in two runs.
+/// Figures of the same calls in two runs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pair {
     pub(super) before: Figures,
@@ -169,7 +169,7 @@ impl Pair {
     }
 }
 
-/// What a backend got, over all processes.
+/// Calls that a backend got, over all processes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AtBackend {
     /// The first moment of each call at the backend, and the first after it, until all are known.
@@ -232,7 +232,7 @@ pub(super) struct Comparison {
     /// By kind and name.
     rows: BTreeMap<(&'static str, String), Pair>,
     backend: (AtBackend, AtBackend),
-    /// What the backend got in the log.
+    /// Calls that the backend got in the log.
     logged: AtBackend,
     pub(super) timeline: Timeline,
 }

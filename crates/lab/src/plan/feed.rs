@@ -20,7 +20,7 @@ use super::steps::{What, is_decided};
 use super::stores::Seen;
 use super::trace::{self, Process, Trace};
 
-/// What feeding a log has shown.
+/// Result of feeding a log to the scheduler.
 #[derive(Debug)]
 pub(super) struct Fed {
     /// Calls whose decisions were all the same.
@@ -29,7 +29,7 @@ pub(super) struct Fed {
     pub(super) calls: u64,
     /// The first decision that was another one.
     pub(super) first: Option<Difference>,
-    /// What the log shows of the store of quotas.
+    /// The store of quotas, as far as the log shows it.
     pub(super) store: Seen,
 }
 
@@ -42,9 +42,9 @@ pub(super) struct Difference {
     pub(super) id: u64,
     /// The instant, since the start of the process.   ns
     pub(super) at: u64,
-    /// What the log has.
+    /// Decision in the log.
     pub(super) logged: String,
-    /// What the scheduler decided.
+    /// Decision of the scheduler.
     pub(super) decided: String,
 }
 
@@ -64,7 +64,7 @@ struct Feeder<'t> {
     scheduler: Scheduler<u32>,
     /// Only of the calls that are under way: there are few at once.
     states: HashMap<u32, State>,
-    /// What the log has for the present instant.
+    /// Steps that the log has for the present instant.
     expected: HashMap<u32, What>,
     store: Seen,
 }

@@ -35,15 +35,15 @@ const JITTER_STREAM: u64 = 1;
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// It was sent, and the backend was done with it.
+    /// The call was sent, and the backend finished it.
     Answered,
-    /// It was refused, at once or after a wait.
+    /// The call was refused, at once or after a wait.
     Refused,
-    /// Its client left before it was sent, or the process ended.
+    /// The client left before its call was sent, or the process ended.
     Left,
 }
 
-/// What became of a call. A run has one for each of its calls: 40 bytes.
+/// The course of a call in one run. A run has one for each of its calls: 40 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ran {
     /// When it asked for its turn.   ns
@@ -62,7 +62,7 @@ pub(super) struct Ran {
 /// The calls of a process in one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Run {
-    /// What became of each call; `None` if it was not in the run.
+    /// The course of each call; `None` if the call was not in the run.
     pub(super) ran: Vec<Option<Ran>>,
     /// The limits that refused calls or held them.
     pub(super) limits: Names,
@@ -87,7 +87,7 @@ impl Run {
 }
 
 impl Ran {
-    /// What became of a call in the log.
+    /// The course of a call in the log.
     pub(super) fn logged(process: &Process, call: &trace::Call) -> Self {
         let last = process.last(call);
         let (admitted, service) = service(process, call).unzip();
@@ -118,11 +118,11 @@ impl Ran {
     }
 }
 
-/// Which config decides.
+/// The config that decides.
 pub(super) enum By<'c> {
-    /// Those of the log, with their reloads.
+    /// The configs of the log, with their reloads.
     Log,
-    /// This one, from the start, with what its rules give to the calls.
+    /// Another config, from the start, with the classes and claims that its rules give to the calls.
     Config(&'c Setup, &'c Matched),
 }
 
@@ -177,7 +177,7 @@ impl<'t> Other<'t> {
         self.buckets.get(&id).copied().flatten()
     }
 
-    /// The same, if it was made through the API.
+    /// The bucket for one of the log that was made through the API; `None` for any other.
     fn made(&self, id: BucketId) -> Option<BucketId> {
         self.bucket(id).filter(|id| id.0 >= MOVED)
     }
@@ -218,13 +218,13 @@ struct World<'t> {
     begun: Option<Ticket>,
     states: HashMap<u32, State>,
     run: Run,
-    /// What comes as it came in the log, in order: lines of the gate, and calls.
+    /// Events that keep the time they have in the log, in order: lines of the gate, and calls.
     next_given: Peekable<Range<u32>>,
     next_call: Peekable<Range<u32>>,
     store: Store<'t>,
     /// All questions to it, until they are answered.
     questions: Vec<Option<QuotaQuestion>>,
-    /// What comes of what happened before.
+    /// Events that follow from earlier ones in this run.
     agenda: BinaryHeap<Reverse<(u64, Thing)>>,
 }
 
@@ -314,7 +314,7 @@ impl World<'_> {
         }
     }
 
-    /// What happens next, and when: at one instant, in the order of [`Thing`].
+    /// Returns the next event and its instant. Events of one instant come in the order of [`Thing`].
     fn next(&mut self) -> Option<(u64, Thing)> {
         let process = self.load.process;
         // With closed clients, a call that follows another one comes after its end.
@@ -332,7 +332,7 @@ impl World<'_> {
         [given, call, planned].into_iter().flatten().min()
     }
 
-    /// It happens now.
+    /// Carries out an event that is due now.
     fn take(&mut self, thing: Thing) {
         let is_planned = |planned: Option<&Reverse<(u64, Thing)>>| {
             planned.is_some_and(|Reverse((_, planned))| *planned == thing)

@@ -1,4 +1,4 @@
-//! What a scheduler was given besides calls, as a log has it.
+//! Input of a scheduler besides calls, as a log has it.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use super::names::{Name, Names};
 pub(super) struct Given {
     /// Since the start of the process.   ns
     pub(super) at: u64,
-    /// It was given before, and is in the log again for replays that begin here.
+    /// Whether the line repeats an earlier one, for replays that begin here.
     pub(super) again: bool,
     pub(super) what: Event,
 }
 
-/// What was given.
+/// Content of a line of the gate.
 #[derive(Debug, PartialEq)]
 pub(super) enum Event {
     Start(Box<Configured>),
@@ -62,7 +62,7 @@ pub(super) struct Configured {
     pub(super) costs: Option<Vec<PacedCost>>,
 }
 
-/// What a limit may give out.
+/// The supply of a limit, as a line of the gate has it.
 #[derive(Debug, PartialEq)]
 pub(super) struct Supplied {
     pub(super) limit: Name,
@@ -238,7 +238,7 @@ fn store_time(gate: &GateLine<'_>) -> Option<StoreTime> {
     ))
 }
 
-/// What a store answered. Of a record that cannot be read, only that is known.
+/// The answer of a store. For an unreadable record, the line shows only that it could not be read.
 fn reply(gate: &GateLine<'_>) -> Option<StoreReply> {
     Some(match gate.reply.as_deref()? {
         "time" => StoreReply::Time,

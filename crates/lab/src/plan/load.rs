@@ -77,11 +77,11 @@ pub(super) struct Load<'t> {
     pub(super) chains: Option<Chains>,
     /// By how much the timer of the sidecar was late, in the log.   ns
     pub(super) late: Vec<u32>,
-    /// What the log shows of the store of quotas.
+    /// The store of quotas, as far as the log shows it.
     pub(super) store: &'t Seen,
 }
 
-/// Which call each client makes after another one. As closed clients ask.
+/// The order of each client's calls, one after another. As closed clients ask.
 pub(super) struct Chains {
     /// The call after each call; `u32::MAX` if there is none.
     pub(super) after: Vec<u32>,

@@ -10,7 +10,7 @@ use foldhash::HashMap;
 pub(super) struct Name(NonZeroU32);
 
 impl Name {
-    /// Its number.
+    /// The number of the name.
     pub(super) const fn number(self) -> u32 {
         self.0.get()
     }

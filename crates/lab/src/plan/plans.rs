@@ -17,7 +17,7 @@ use tidegate::admit::Postpone;
 /// A refused call that comes again within this time counts as tried again.   ns
 const AGAIN_WITHIN: u64 = 60_000_000_000;
 
-/// One plan: the calls under both configs, with one assumption about clients.
+/// A plan: the calls under both configs, with one assumption about clients.
 pub(super) struct Plan {
     pub(super) clients: Clients,
     pub(super) comparison: Comparison,
@@ -49,7 +49,7 @@ pub(super) struct Retries {
 }
 
 impl Clients {
-    /// What is assumed.
+    /// The assumption, in words.
     pub(super) const fn assumption(self) -> &'static str {
         match self {
             Self::Open => "calls arrive when they did in the log, whatever became of earlier ones",
@@ -57,7 +57,7 @@ impl Clients {
         }
     }
 
-    /// Its word.
+    /// The word for the assumption, in JSON and in headings.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -117,7 +117,7 @@ pub(super) fn plan(
     plan
 }
 
-/// What the logs show of the stores of quotas, by process.
+/// Views of the stores of quotas that the logs show, by process.
 #[derive(Default)]
 pub(super) struct Stores<'t> {
     seen: BTreeMap<u64, &'t Seen>,
@@ -165,7 +165,7 @@ pub(super) struct FreeIdentity {
 /// A run of each process, by its start.
 pub(super) type Runs = BTreeMap<u64, Run>;
 
-/// What several runs came to.
+/// A figure over several runs.
 pub(super) struct Spread {
     pub(super) least: f64,
     pub(super) mean: f64,

@@ -20,7 +20,7 @@ pub(super) struct Report<'t> {
     pub(super) is_refused: bool,
 }
 
-/// One process of the log.
+/// A process of the log, and the result of feeding it.
 pub(super) struct Replayed<'t> {
     /// When it started.   us since the epoch
     pub(super) started_us: u64,
@@ -28,7 +28,7 @@ pub(super) struct Replayed<'t> {
     pub(super) fed: Result<(Span, Fed), CannotReplay>,
 }
 
-/// What the lines of a log may not have, and what that means.
+/// Counts of lines that a log may lack, and what each means.
 const LACKS: [(&str, &str); 4] = [
     (
         "lost_lines",
@@ -148,7 +148,7 @@ impl Replayed<'_> {
 }
 
 impl Report<'_> {
-    /// What feeding the logs has shown of the stores of quotas.
+    /// Collects the stores of quotas that feeding the logs has shown.
     pub(super) fn stores(&self) -> Stores<'_> {
         let mut stores = Stores::default();
         for row in &self.processes {
@@ -267,7 +267,7 @@ fn free_json(free: &FreeIdentity) -> Option<Value> {
     Some(it)
 }
 
-/// What free runs of the log's own config came to.
+/// Describes the free runs of the log's own config.
 fn free_text(free: &FreeIdentity) -> String {
     let Some(first) = free.first().filter(|run| run.all.after.calls > 0) else {
         return String::new();
@@ -333,7 +333,7 @@ impl Plan {
         )
     }
 
-    /// What this plan assumes or lacks, a line each.
+    /// Assumptions and gaps of this plan, a line each.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let (seen, beyond) = self.comparison.evidence();

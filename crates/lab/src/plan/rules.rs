@@ -1,4 +1,4 @@
-//! Which class, caller, cost and rate limit the rules of a config give to the calls of a log.
+//! Finds the class, caller, cost and rate limit that the rules of a config give to the calls of a log.
 //!
 //! The rules are the sidecar's own code. A line does not have everything that they may ask for, such as
 //! the user agent. So they are trusted with a call only if the rules of the log's own config
@@ -22,7 +22,7 @@ use tidegate::classify::OTHER;
 /// The time between two claims, so that every client can register.   s
 const BETWEEN: u64 = 1;
 
-/// What the rules of another config give to calls of a kind; `None` for what the call keeps.
+/// Class and claim that another config's rules give to calls of a kind; `None` if the call keeps its own.
 #[derive(Clone, Debug)]
 pub(super) struct Placed {
     pub(super) class: Option<Arc<str>>,
@@ -88,7 +88,7 @@ fn placed(names: &Names, logged: &[Setup], new: &Setup, kind: &Kind, nth: u64) -
     }
 }
 
-/// What a line has of an identity.
+/// The identity of a caller, as far as a line shows it.
 fn identity(names: &Names, kind: &Kind) -> Arc<Identity> {
     let address = names.get(kind.client).parse().ok();
     Arc::new(Identity {

@@ -53,10 +53,10 @@ pub(super) struct Setup {
     /// The buckets of its rate limits, by name.
     buckets: BTreeMap<Arc<str>, (BucketId, BucketRule)>,
     quotas: Option<QuotaSettings>,
-    /// Its rules for classes.
+    /// Rules for classes.
     pub(super) classify: tidegate::classify::Settings,
     pub(super) classifier: Arc<Classifier>,
-    /// Its rules for callers; `None` if there is no room for them.
+    /// Rules for callers; `None` if there is no room for them.
     pub(super) callers: Option<Callers>,
     /// How its callers are recognized.
     pub(super) patterns: Vec<Pattern>,
@@ -185,7 +185,7 @@ impl Setup {
         self.buckets.contains_key(&*rule.name)
     }
 
-    /// Its own bucket for the rate limit of this name.
+    /// The config's own bucket for the rate limit of this name.
     pub(super) fn named(&self, rule: &BucketFields) -> Option<BucketId> {
         self.buckets.get(&*rule.name).map(|(id, _)| *id)
     }

@@ -18,7 +18,7 @@ use super::given::Answered;
 /// at one instant.   ns
 const LATENCY_MIN: u64 = 100_000;
 
-/// What a log shows of the store.
+/// The store of quotas, as far as a log shows it.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     keys: HashMap<QuotaKey, KeySeen>,
@@ -30,14 +30,14 @@ pub(super) struct Seen {
     open: HashMap<(QuotaKey, QuestionId), (u64, Option<RecordWrite>)>,
 }
 
-/// What a log shows of one key.
+/// The history of one key in a log.
 #[derive(Debug, Default)]
 struct KeySeen {
     last: Option<QuotaRecord>,
     others: Vec<Others>,
 }
 
-/// What other sidecars have drawn of a window until an instant. Less than before, if they returned
+/// Tokens that other sidecars have drawn of a window until an instant. Less than before, if they returned
 /// some.
 #[derive(Clone, Copy, Debug)]
 struct Others {
@@ -96,7 +96,7 @@ impl Seen {
         self.failures.get(before.checked_sub(1)?)?.1
     }
 
-    /// What others had drawn of a window then.
+    /// Tokens that other sidecars had drawn of a window at an instant.
     fn others(&self, of: &QuotaKey, window: u64, at: u64) -> i64 {
         let Some(key) = self.keys.get(of) else {
             return 0;
@@ -142,7 +142,7 @@ pub(super) struct Store<'t> {
 struct Kept {
     version: RecordVersion,
     record: QuotaRecord,
-    /// What others drew of its window and is taken into account.
+    /// Tokens of the record's window that others drew and that are taken into account.
     others: i64,
 }
 

@@ -1,4 +1,4 @@
-//! What two runs came to over time, in at most a few hundred slots.
+//! Compares two runs over time, in at most a few hundred slots.
 
 use super::free::{Ending, Ran};
 
@@ -7,7 +7,7 @@ const SLOTS_MAX: usize = 480;
 /// The width of a slot at first; it doubles when the slots are used up.   ns
 const WIDTH_MIN: u64 = 100_000_000;
 
-/// One slot of one run.
+/// A span of time in one run, and the calls in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Slot {
     /// Calls that asked.

@@ -20,7 +20,7 @@ use crate::logs::{At, Log, LogError, merge};
 /// Longest list of lines that the report names.
 const NAMED_MAX: usize = 10;
 
-/// What many calls have in common. Each is kept once.
+/// Fields that many calls have in common. Each combination is kept once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Kind {
     pub(super) function: Name,
@@ -42,13 +42,13 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    /// What it costs by the estimate.
+    /// The estimated cost of a call of this kind.
     pub(super) fn tokens(&self) -> Tokens {
         Tokens::new(f64::from_bits(self.tokens)).expect("it was checked")
     }
 }
 
-/// One call of the trace. There are millions of them in memory: 48 bytes for each, and 8 or 16 for
+/// A call of the trace. There are millions of them in memory: 48 bytes for each, and 8 or 16 for
 /// each of its steps (`a_call_in_memory_is_small`).
 #[derive(Debug)]
 pub(super) struct Call {
@@ -82,7 +82,7 @@ impl Call {
     }
 }
 
-/// One process.
+/// A process of the trace: its calls and their steps.
 #[derive(Default)]
 pub(super) struct Process {
     pub(super) calls: Vec<Call>,
@@ -387,7 +387,7 @@ impl Trace {
         &self.kinds
     }
 
-    /// What a call has in common with others.
+    /// The fields that a call has in common with others.
     pub(super) fn kind(&self, call: &Call) -> &Kind {
         &self.kinds[call.kind as usize]
     }

@@ -52,7 +52,7 @@ options! {
 }
 
 words! {
-    /// What a backend does above the load that it bears.
+    /// The backend's reaction to a call above the load that it bears.
     pub(crate) enum Breaks {
         /// It resets the connection of the new call.
         Reset = "reset",

@@ -14,14 +14,14 @@ use super::times::time;
 use tidegate::options::kind::{choice, line, number};
 use tidegate::options::{At, Notes, Section, did_you_mean, options, words};
 
-/// One line of `[expect]`.
+/// A line of `[expect]`.
 #[derive(Clone, Debug)]
 pub(super) struct Expectation {
     pub(super) whose: Whose,
     wants: Wants,
 }
 
-/// Which figures are meant.
+/// Selects the calls whose figures are compared.
 #[derive(Clone, Debug)]
 pub(super) enum Whose {
     All,
@@ -45,7 +45,7 @@ pub(super) struct Span {
 enum Wants {
     Figure {
         key: String,
-        /// Its field in [`Figures`].
+        /// Field of the figure in [`Figures`].
         field: &'static str,
         bound: Bound,
         value: f64,
@@ -61,10 +61,10 @@ enum Bound {
     AtMost,
 }
 
-/// One expectation, compared with the result.
+/// An expectation, compared with the result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Checked {
-    /// Its scope: `all`, or the section of the file, such as `function.guest_list`.
+    /// Scope of the expectation: `all`, or the section of the file, such as `function.guest_list`.
     pub whose: String,
     /// The line of the file.
     pub expected: String,
@@ -74,7 +74,7 @@ pub struct Checked {
     pub holds: bool,
 }
 
-/// Which bounds a figure can have: the suffix of the key, and its meaning.
+/// Bounds that a figure can have: the suffix of the key, and its meaning.
 type Bounds = &'static [(&'static str, Bound)];
 const COUNT: Bounds = &[
     ("", Bound::Exactly),

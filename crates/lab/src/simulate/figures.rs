@@ -169,7 +169,7 @@ impl Tally {
         }
     }
 
-    /// What was sent between two moments, the first included and the second not.
+    /// Calls that were sent between two moments, the first included and the second not.
     pub(super) fn sent_between(&self, from: Timestamp, to: Timestamp) -> &[Timestamp] {
         let first = self.sent.partition_point(|sent| *sent < from);
         let last = self.sent.partition_point(|sent| *sent < to);
@@ -192,7 +192,7 @@ pub(super) struct Run {
     pub(super) at_backend: Option<AtBackend>,
 }
 
-/// What a model of a backend went through.
+/// Load on a model of a backend, and how often it broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct AtBackend {
     /// The most calls that it worked on at once.

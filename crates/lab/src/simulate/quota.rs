@@ -61,11 +61,11 @@ struct Row {
     exceeded: usize,
     /// The part spent, of the total or of the demand if that is less: mean over windows.
     used: f64,
-    /// The same for the worst window.
+    /// The part spent in the worst window.
     used_least: f64,
-    /// What the node with the least got in a window, as a part of an equal share.
+    /// The least amount that a node got in a window, as a part of an equal share.
     share_least: f64,
-    /// What the first node got, as a part of all: mean over windows.
+    /// The amount that the first node got, as a part of all: mean over windows.
     first: f64,
     /// Draws in a window.
     draws: f64,

@@ -28,9 +28,9 @@ pub struct Report {
     pub groups: Vec<Part>,
     /// The figures of each function, by name.
     pub functions: Vec<Part>,
-    /// What the backend went through, if the scenario has a model of it.
+    /// The load on the backend, if the scenario has a model of it.
     pub backend: Option<AtBackend>,
-    /// What held calls, the most first.
+    /// Limits that held calls, the longest time first.
     pub held: Vec<Held>,
     /// The refusals, by reason.
     pub told_no: Vec<ToldNo>,
@@ -43,7 +43,7 @@ pub struct Report {
 pub struct Part {
     /// The group or the function.
     pub name: String,
-    /// Its figures.
+    /// Figures of the group or the function.
     pub figures: Figures,
 }
 

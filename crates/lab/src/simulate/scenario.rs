@@ -17,7 +17,7 @@ const PAGE: &str = "docs/how-to/simulate.md";
 /// The most events in one scenario.
 const EVENTS_MAX: usize = 10_000;
 
-/// One scenario.
+/// A scenario, read and checked.
 #[derive(Debug)]
 pub(super) struct Scenario {
     pub(super) about: String,

@@ -11,7 +11,7 @@ use tidegate::config::{self, Config, Place, Problem, Severity};
 use tidegate::options::tree::{Node, Table, Value};
 use tidegate::options::{At, Section, did_you_mean, syntax};
 
-/// What a config needs besides: a scenario has no sockets.
+/// Sections that every config needs, although a scenario has no sockets.
 const SOCKETS: &str = "
 [[listen]]
 name = \"scenario\"

@@ -58,7 +58,7 @@ enum State {
     /// Not arrived yet.
     Planned,
     Waiting(Ticket),
-    /// It was admitted, and the backend accepts no connection.
+    /// The call was admitted, and the backend accepts no connection.
     Connecting(Hold),
     Running {
         hold: Hold,
@@ -85,7 +85,7 @@ struct World<'s> {
     now: Timestamp,
     agenda: BinaryHeap<Reverse<(Timestamp, Thing)>>,
     running: BTreeSet<usize>,
-    /// What decides when calls end, unless each takes its own time.
+    /// The model that decides when calls end, unless each takes its own time.
     model: Option<Model>,
     /// While the backend is down, how long a connect takes to fail.
     down: Option<Duration>,

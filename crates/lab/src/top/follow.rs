@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How often it is asked before the stream is tried again.
 const QUESTIONS: u32 = 30;
 
-/// What came from the sidecar.
+/// News from the sidecar.
 #[derive(Debug)]
 pub(super) enum News {
     /// The history, after each new connection.

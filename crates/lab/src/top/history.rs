@@ -24,7 +24,7 @@ pub(super) struct Track {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Mark {
     pub(super) at_unix_ms: u64,
-    /// What it is about, in one word.
+    /// The subject in a word.
     pub(super) kind: String,
     pub(super) text: String,
 }
@@ -36,18 +36,18 @@ pub(super) struct LimitTrack {
     pub(super) allowed: Track,
 }
 
-/// What the charts show.
+/// Figures that the charts show.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     /// The calls that waited.
     pub(super) waiting: Track,
     /// Each limit by its name.
     pub(super) limits: BTreeMap<String, LimitTrack>,
-    /// What happened, the oldest first.
+    /// Events, the oldest first.
     pub(super) marks: VecDeque<Mark>,
 }
 
-/// What came from the sidecar.
+/// Answers that came from the sidecar.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answers {
     /// The last answer of `/v1/now`.

@@ -1,10 +1,10 @@
-//! What the terminal can show: letters beyond ASCII, and colours.
+//! Abilities of the terminal: letters beyond ASCII, and colours.
 
 use ratatui::style::{Color, Modifier, Style};
 use serde_json::Value;
 use tidegate_runtime::command::{allows_colours, allows_unicode, cleaned};
 
-/// What may be drawn.
+/// Characters and colours that may be drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// Only ASCII.
@@ -14,7 +14,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// What this terminal and its locale can show.
+    /// The look that this terminal and its locale allow.
     pub(crate) fn of_the_terminal(ascii: bool) -> Self {
         Self {
             ascii: ascii || !allows_unicode(),

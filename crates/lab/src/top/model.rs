@@ -1,4 +1,4 @@
-//! What the screen shows, and what keys and answers change about it. Nothing here reads a clock or
+//! State of the screen, and how keys and answers change it. The model reads neither a clock nor
 //! a terminal.
 
 use std::cmp::Ordering;
@@ -30,7 +30,7 @@ pub(super) enum Chart {
     Limit,
 }
 
-/// What the user looks at.
+/// State of the screen: the answers, and what the user chose to see.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     /// The address that is asked.
@@ -39,7 +39,7 @@ pub struct Model {
     pub clock_unix_ms: u64,
     /// Why there is no newer answer.
     pub trouble: Option<Trouble>,
-    /// What the terminal can show.
+    /// Characters and colours that the terminal can show.
     pub look: Look,
     /// Without the line of keys and without a chosen row.
     pub printed: bool,
@@ -173,7 +173,7 @@ impl Model {
         self.clock_unix_ms.saturating_add_signed(self.ahead)
     }
 
-    /// What is shown: the newest, or what was there when the screen was frozen.
+    /// The answers on the screen: the newest, or those at the moment when the screen was frozen.
     pub(super) fn shown(&self) -> &Answers {
         self.frozen.as_deref().unwrap_or(&self.answers)
     }

@@ -225,8 +225,8 @@ impl Pane {
     }
 }
 
-/// What else is to be known: mistakes of a refused config, limits that were set for a while,
-/// notices, refusals, and what happened, the latest first.
+/// Rows for mistakes of a refused config, limits that were set for a while, notices, refusals, and
+/// events, the latest first.
 fn events(answers: &Answers, clock_unix_ms: u64, look: Look) -> Vec<Value> {
     let now = &answers.now;
     let of = |name: &str| now[name].as_array().into_iter().flatten();

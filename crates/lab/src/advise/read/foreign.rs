@@ -11,7 +11,7 @@ use super::template::Template;
 use super::whole_seconds::{Blur, spread};
 use super::{CALLS_MAX, haproxy, json};
 
-/// What docs/how-to/before-you-install.md asks Apache and nginx for, and the formats that their packages and
+/// Formats for Apache and nginx: those of docs/how-to/before-you-install.md, and those that packages and
 /// manuals use, with a duration at the end. The first that reads most lines counts.
 const USUAL: [&str; 16] = [
     "%{usec}t %D %>s %m %U %a",
@@ -126,7 +126,7 @@ impl Format {
     }
 }
 
-/// What a log lacks.
+/// Reasons why a log cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
     /// sdkserver's own log.
@@ -201,7 +201,7 @@ pub(super) struct Foreign {
     first_unread: Option<(u64, Option<String>)>,
 }
 
-/// What is read of a log of another program.
+/// Calls read from a log of another program.
 #[derive(Debug)]
 pub(super) struct Calls {
     pub(super) samples: Vec<Sample>,

@@ -72,7 +72,7 @@ pub(super) fn read(line: &[u8]) -> Option<Request<'_>> {
     })
 }
 
-/// What stands before the date, the date in ns since the epoch, and what follows it.
+/// Splits a line at its date: the text before it, the date in ns since the epoch, and the text after it.
 fn date(line: &str) -> Option<(&str, u64, &str)> {
     let mut from = 0;
     // Syslog may put brackets of its own in front: `haproxy[123]:`.
@@ -121,7 +121,7 @@ fn has_left(state: &str) -> bool {
     }
 }
 
-/// What the state at the end says: who ended it, and in which phase.
+/// Decodes the state at the end of a line: which side ended the request, and in which phase.
 fn outcome(state: &str, is_sent: bool, status: u16) -> Outcome {
     let mut state = state.chars();
     let (cause, phase) = (state.next(), state.next());

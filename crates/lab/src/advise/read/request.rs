@@ -19,7 +19,7 @@ const WORD_MAX: usize = 24;
 /// Segments of a path that a name has.
 const SEGMENTS: usize = 3;
 
-/// What a line shows.
+/// A request, as a line of a log shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request<'a> {
     /// Method and path, if the program saw any.
@@ -48,7 +48,7 @@ pub(super) enum Outcome {
     Failed,
 }
 
-/// What stands behind the program that wrote a log.
+/// The server behind the program that wrote a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Behind {
     /// sdkwsgi, by the paths.
@@ -58,7 +58,7 @@ pub(super) enum Behind {
 }
 
 impl Behind {
-    /// What most of these requests show.
+    /// Guesses the server from most of these requests.
     pub(super) fn of<'r>(requests: impl Iterator<Item = &'r Request<'r>>) -> Self {
         let (mut of_zvm, mut all) = (0, 0);
         for (method, path) in requests.filter_map(|request| request.asked.as_ref()) {

@@ -1,4 +1,4 @@
-//! What may be shown of a line: enough to recognise it, and nothing that could be a secret.
+//! Decides how much of a line may be shown: enough to recognise it, and no text that could be a secret.
 
 /// Longest text of a line that is shown.   characters
 const SHOWN_MAX: usize = 160;

@@ -21,7 +21,7 @@ pub(super) struct Template {
     anchor: Anchor,
 }
 
-/// Which moment of a request its time is.
+/// The moment of a request that its logged time names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Anchor {
     Start,
@@ -64,7 +64,7 @@ enum Field {
     Upstream,
 }
 
-/// What is found in a line.
+/// Fields found in a line.
 #[derive(Debug, Default)]
 pub(super) struct Found<'a> {
     pub(super) address: Option<&'a str>,
@@ -120,7 +120,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// What a duration of nginx's `$upstream_response_time` says: the sum of all attempts.
+/// The duration of nginx's `$upstream_response_time`: the sum of all attempts.
 pub(super) fn upstream(text: &str) -> Option<Option<u64>> {
     let mut sum = None;
     for part in text.split([',', ':']).map(str::trim) {
@@ -405,7 +405,7 @@ fn apache(given: &str) -> Result<Parts, String> {
     Ok(pieces)
 }
 
-/// One directive of Apache.
+/// Reads a directive of Apache.
 fn directive(letter: char, argument: &str) -> Result<(Field, Option<Anchor>), String> {
     let field = match letter {
         'h' | 'a' => Field::Address,
@@ -495,7 +495,7 @@ fn nginx(given: &str) -> Result<Parts, String> {
     Ok(pieces)
 }
 
-/// One variable of nginx. nginx logs when a request ends.
+/// Reads a variable of nginx. nginx logs when a request ends.
 fn variable(name: &str) -> (Piece, Option<Anchor>) {
     let date = |pattern: &str| Field::Date {
         pattern: pattern.to_owned(),

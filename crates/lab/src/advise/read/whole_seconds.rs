@@ -16,7 +16,7 @@ const SWAPPED: u64 = 5_000_000;
 /// If more of the lines contradict their order, the order says nothing.
 const CONTRADICTIONS: usize = 1_000;
 
-/// What is left open after the order of the lines is used.
+/// The uncertainty that is left after the order of the lines is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Blur {
     /// The median of the time within which an instant lies.   ns

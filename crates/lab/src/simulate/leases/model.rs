@@ -56,14 +56,14 @@ pub struct Outcome {
     pub shortfalls: u64,
 }
 
-/// One sample of all clients.
+/// A sample of all clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// Seconds since the start.
     pub at: u64,
     /// Their demand.
     pub wants: f64,
-    /// What they have.
+    /// The capacity that the clients have.
     pub has: f64,
 }
 

@@ -6,18 +6,18 @@ pub(super) const CLIENTS_EACH: usize = 5;
 /// Results: handed out, samples above, highest, mean above, longest dip.
 pub(super) type Results = [&'static str; 5];
 
-/// One of Doorman's scenarios.
+/// A scenario of Doorman.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Its number.
+    /// The scenario's number.
     pub number: u8,
-    /// Its length.
+    /// The scenario's length.
     pub(super) seconds: u64,
     /// For each job the one above it.
     pub(super) above: &'static [Option<usize>],
     /// The initial demand of each client.
     pub(super) wants: f64,
-    /// What happens, and in which second.
+    /// Events, each with its second.
     pub(super) events: &'static [(u64, Event)],
     /// For how many minutes each begins with a mishap.
     pub(super) mishaps: u64,

@@ -41,7 +41,7 @@ impl Spread {
 /// first 60 s.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Its number.
+    /// The scenario's number.
     pub scenario: u8,
     /// The number of runs.
     pub runs: usize,
@@ -49,7 +49,7 @@ pub struct Summary {
     pub seed: u64,
     /// Mean of what clients have, as percent of the capacity.
     pub handed_out_percent: Spread,
-    /// The same in percent of what they could have: the capacity, or their demand if that is less.
+    /// Mean of what clients have, as percent of what they could have: the capacity, or their demand if that is less.
     pub of_possible_percent: Spread,
     /// Samples above the capacity.
     pub samples_above: Spread,

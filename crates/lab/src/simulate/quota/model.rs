@@ -98,7 +98,7 @@ pub(super) struct Counted {
     pub(super) relinquished: u64,
     /// Calls that were decided.
     pub(super) decided: u64,
-    /// Those of them that waited for the store.
+    /// Decided calls that waited for the store.
     pub(super) waited: u64,
 }
 
@@ -107,7 +107,7 @@ pub(super) struct Counted {
 pub(super) struct Window {
     /// The demand.
     pub(super) asked: u64,
-    /// What each node spent.
+    /// The amount that each node spent.
     pub(super) spent: Vec<u64>,
 }
 

@@ -12,7 +12,7 @@ use crate::top::model::Chart;
 const ROWS: u16 = 4;
 
 impl Page<'_> {
-    /// One chart, or both where there is room for them.
+    /// Draws the chosen chart, or both where there is room for them.
     pub(super) fn charts(&mut self, both: bool) {
         let chosen = self.model.chart;
         if both || chosen == Chart::Waiting {

@@ -114,7 +114,7 @@ fn style_of(pane: Pane, row: &Value, look: Look) -> Style {
     }
 }
 
-/// What each column needs; where that is too wide, the widest columns give way, text before
+/// Computes the width that each column needs. Where they are too wide, the widest columns shrink, text before
 /// figures.
 fn widths(columns: &[Column], lines: &[Vec<String>], width: usize) -> Vec<usize> {
     let widest = |column: usize| {
