@@ -65,14 +65,14 @@ pub struct Settings {
     pub bounds: Bounds,
 }
 
-/// What came back for a call, or the call if no byte of it left.
+/// The result of an exchange: the reply or a refusal, or the call if no byte of it left.
 type Exchanged<S> = Result<Result<Reply, Refusal>, Unsent<Message, S>>;
 
-/// What can be sent to a backend, and what the backend returns.
+/// A message that can be sent to a backend, with the type of its answer.
 pub trait Forward: Sized + Send + Unpin + 'static {
-    /// What its backend answers.
+    /// The backend's answer to this kind of message.
     type Answer: Send;
-    /// It, being sent.
+    /// Future that sends the message.
     type Sending<S: Slot>: Future<Output = Result<Result<Self::Answer, Refusal>, Unsent<Self, S>>>
         + Send
         + Unpin;
@@ -80,7 +80,7 @@ pub trait Forward: Sized + Send + Unpin + 'static {
     /// Where it goes.
     fn destination(&self) -> Destination;
 
-    /// The same again, if all of it is here.
+    /// Copies the message, if all of it is here.
     fn copy(&self) -> Option<Self>;
 
     /// Releases the buffer that it was read into, for a call that waits.
@@ -246,7 +246,7 @@ impl Forward for Connection {
 pub struct Unsent<O, S> {
     /// The call.
     pub outgoing: O,
-    /// What it holds.
+    /// The slot that the call holds.
     pub slot: S,
     /// The failure.
     pub cause: ConnectError,
@@ -282,7 +282,7 @@ impl Forwarder {
         Self::resolving(settings, Arc::new(connect::System))
     }
 
-    /// The same, with another resolver than the system's.
+    /// Makes a forwarder with another resolver than the system's.
     #[must_use]
     pub fn resolving(settings: &Settings, resolve: Arc<dyn Resolve>) -> Self {
         let forwarder = Self {
@@ -342,7 +342,7 @@ impl Forwarder {
         Ok(backend)
     }
 
-    /// What becomes of a call at the backend when its client leaves.
+    /// How a call at the backend ends when its client leaves.
     #[must_use]
     pub fn on_client_left(&self, message: &Message) -> OnClientLeft {
         let own = match message {

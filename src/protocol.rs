@@ -56,9 +56,9 @@ options! {
     pub struct ClientSection => Settings + {
         /// The proxies that are trusted to name their clients.
         trusted_proxies: TrustedProxies,
-        /// What is behind: only a z/VM SDK server takes the socket protocol's array over HTTP.
+        /// The kind of the backend: only a z/VM SDK server takes the socket protocol's array over HTTP.
         backend_kind: BackendKind,
-        /// What the service gets to know of a client.
+        /// Rules for the fields that name a client to the service.
         forwarded: ForwardedSettings,
     } {
         /// How long a PROXY header, and then a TLS handshake, may take. Raise it for clients far away.
@@ -108,7 +108,7 @@ options! {
 /// A connection that has just been accepted.
 pub struct Accepted {
     client: Client,
-    /// What was read of it.
+    /// Bytes that were read from the connection.
     first: Vec<u8>,
     peer: Peer,
     listener: Arc<Listener>,
@@ -173,7 +173,7 @@ impl PendingConnection {
     }
 }
 
-/// What every connection needs to know; they share it.
+/// Context that all connections share.
 #[derive(Clone)]
 pub struct Conversation<S> {
     /// Answers the requests.

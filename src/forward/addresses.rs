@@ -33,7 +33,7 @@ pub struct NameState {
     pub failure: Option<String>,
 }
 
-/// One address of a name.
+/// An address of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressState {
     /// The address.
@@ -44,7 +44,7 @@ pub struct AddressState {
     pub failure: Option<String>,
 }
 
-/// What lookups and connects have shown of one name.
+/// Results of lookups and connects for one name.
 #[derive(Default)]
 pub(super) struct AddressBook(Mutex<Entries>);
 
@@ -136,7 +136,7 @@ impl AddressBook {
         });
     }
 
-    /// What is known now.
+    /// The addresses of the name now, with the failure of each.
     pub(super) fn state(&self, now: Instant) -> NameState {
         let entries = lock(&self.0);
         let shown = |address: &SocketAddr| {

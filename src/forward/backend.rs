@@ -1,4 +1,4 @@
-//! One backend: its address, the connections to it, and how long each step may take.
+//! A backend: its address, the connections to it, and how long each step may take.
 //!
 //! A reload makes a new value, and an exchange keeps the one that it began with. While the
 //! address and the certificates stay the same, the values share one pool and one generation. If one
@@ -154,7 +154,7 @@ pub(super) struct Backends {
     latest: RwLock<Latest>,
     /// Changes with each reload.
     version: AtomicUsize,
-    /// The same backend for each thread, because each call of a thread changes how often it is shared.
+    /// The current backend, once for each thread, because each call of a thread changes how often it is shared.
     own: PerThread<Own>,
 }
 

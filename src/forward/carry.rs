@@ -1,4 +1,4 @@
-//! What becomes of an exchange when its client leaves: it is closed, or continues without the client.
+//! Decides how an exchange ends when its client leaves: it is closed, or continues without the client.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,9 +30,9 @@ pub(super) type Committed = Arc<Flag>;
 pub(super) trait Carried: Future<Output: Send> + Send + Unpin + 'static {
     /// Whether a byte has left.
     fn is_committed(&self) -> bool;
-    /// What becomes of it when its client leaves.
+    /// How the exchange ends when its client leaves.
     fn on_client_left(&self) -> OnClientLeft;
-    /// What is known of its call.
+    /// The record of the call.
     fn record(&self) -> &Record;
     /// Closes the connection to the backend, and gives the slot back.
     fn abandon(self);

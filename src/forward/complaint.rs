@@ -1,4 +1,4 @@
-//! What the log says of a backend that takes no connection: its address, the cause and the cure.
+//! Logs why a backend takes no connection: its address, the cause and the cure.
 
 use std::error::Error;
 use std::io;
@@ -17,7 +17,7 @@ use crate::call::{Destination, Fault, TlsCause};
 /// The time between two log events of the same cause.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What was last logged of one backend.
+/// The latest log event about a backend.
 #[derive(Debug, Default)]
 pub(super) struct Complaint(Mutex<Option<Logged>>);
 
@@ -27,7 +27,7 @@ struct Logged {
     cause: Cause,
 }
 
-/// What makes another cause.
+/// Distinguishes causes: a failure with another one is logged at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Tls(TlsCause),

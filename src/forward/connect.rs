@@ -36,16 +36,16 @@ pub enum ConnectError {
     /// The connect took longer than `connect_timeout`.
     #[error("the backend took no connection within {0:?}")]
     TimedOut(Duration),
-    /// It connected and then accepted no byte.
+    /// The backend accepted the connection, and then no byte.
     #[error("the backend closed before a byte was written")]
     ClosedBefore(#[source] io::Error),
     /// The backend's name has no address.
     #[error("cannot look up the backend's name")]
     Unknown(#[source] Arc<io::Error>),
-    /// It leads back to this sidecar.
+    /// The backend's address leads back to this sidecar.
     #[error("the backend's address {0} is an address of this sidecar: use the backend's own")]
     Itself(SocketAddr),
-    /// It connected, and there is no TLS with it.
+    /// The backend accepted the connection, and there is no TLS with it.
     #[error("no TLS with the backend")]
     Tls(#[source] Box<TlsFailure>),
     /// The lookup took longer than `connect_timeout`.
@@ -54,7 +54,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Whose failure it is.
+    /// The party at fault.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -122,7 +122,7 @@ pub(super) struct Connector {
     pub(super) resolve: Arc<dyn Resolve>,
     /// The current lookup, if any.
     pub(super) lookup: Mutex<Option<Lookup>>,
-    /// What is known of the addresses of a name.
+    /// Addresses of the name, with the results of lookups and connects.
     pub(super) book: Arc<AddressBook>,
 }
 

@@ -52,7 +52,7 @@ impl Credit {
         self.waiting_since = Some(now);
     }
 
-    /// It does not delay the other any more. The delay is spent.
+    /// Ends the delay of the other side. Its time is spent.
     pub(super) fn end_waiting(&mut self) {
         if let Some(since) = self.waiting_since.take() {
             self.left = self.left.saturating_sub(since.elapsed());
@@ -79,7 +79,7 @@ pub(super) enum Deadline {
         /// The bytes that it had taken at the last check.
         written: u64,
     },
-    /// It is sent, and the reply must arrive by then.
+    /// The request is sent, and the reply must arrive by then.
     Answering(Instant),
 }
 

@@ -1,4 +1,4 @@
-//! One call on HTTP: the request is written with one framing, and the reply is read to its end.
+//! A call on HTTP: the request is written with one framing, and the reply is read to its end.
 //!
 //! Until the first byte of a request has left, it can go to another connection. What is read is judged by
 //! `tidegate-h1`.
@@ -69,7 +69,7 @@ pub(super) fn send<S: Slot>(
     }
 }
 
-/// One exchange.
+/// An exchange on HTTP, from its first write to the head of the reply or a whole reply.
 pub(super) struct Exchange<S: Slot> {
     /// `None` while a new one is opened, and at the end.
     upstream: Option<Upstream>,

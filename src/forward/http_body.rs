@@ -31,8 +31,8 @@ pub(super) const BODY_BYTES: usize = 32 * 1024;
 
 /// A request on its way.
 pub(super) struct Outgoing {
-    /// What is written next: the head or the framing of a chunk, and a small body behind the head. It is kept only
-    /// if not all of it left at once.
+    /// The bytes to write next: the head or the framing of a chunk, and a small body behind the head. They are kept
+    /// only if not all of them left at once.
     first: Vec<u8>,
     first_length: usize,
     /// A larger body, or data of a streamed one.
@@ -49,11 +49,11 @@ pub(super) struct Outgoing {
 /// How far a request is.
 #[derive(Clone, Copy)]
 enum Stage {
-    /// Its head was not made.
+    /// The head was not made.
     Unwritten,
     /// More of its body follows.
     Streams { chunked: bool },
-    /// What is being written is the last of it.
+    /// The last bytes are being written.
     Last,
     /// All of it has left.
     Sent,

@@ -94,7 +94,7 @@ options! {
     pub struct BoundsSection => Bounds + {
         /// Where this sidecar listens itself: such an address is no backend.
         own: Arc<[SocketAddr]>,
-        /// What becomes of a call that was sent when its client leaves.
+        /// How a call that was sent ends when its client leaves.
         on_client_left: OnClientLeft,
         /// Idle HTTP connections kept.
         pool_max_idle: usize,
@@ -209,7 +209,7 @@ impl BackendSection {
     }
 }
 
-/// What a config's certificates are to each of its backends that speak TLS.
+/// TLS of each backend by a config's certificates, for backends that speak TLS.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BackendTls {
     pub(crate) socket: Option<Tls>,
@@ -334,7 +334,7 @@ fn server_name() -> Kind<String> {
     parsed("a host name or an IP address", "sdk.example", take, wrong)
 }
 
-/// What stands before an address with TLS.
+/// Prefix of an address with TLS.
 const TLS: &str = "tls://";
 
 impl Target {

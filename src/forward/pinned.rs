@@ -16,7 +16,7 @@ pub(super) enum Keeping {
     Pinned(PinnedConnection),
 }
 
-/// What a client's connection keeps.
+/// The backend connection that a client's connection keeps.
 struct Pinned {
     upstream: Upstream,
     generation: Generation,

@@ -119,7 +119,7 @@ struct Idle<U> {
 struct IdleUpstream<U> {
     upstream: U,
     since: Instant,
-    /// It is not used from this moment on.
+    /// The connection is not used from this moment on.
     usable_until: Instant,
 }
 

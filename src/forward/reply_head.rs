@@ -15,7 +15,7 @@ const INTERIM_MAX: u8 = 8;
 /// Reads the bytes of a reply up to the end of its head.
 #[derive(Default)]
 pub(super) struct ReplyReader {
-    /// What has come of a head that is not whole.
+    /// Bytes of a head that is not whole.
     held: Vec<u8>,
     end: HeadEnd,
     interims: u8,
@@ -28,7 +28,7 @@ pub(super) struct ReplyStart {
     pub(super) head: Box<ReplyHead>,
     pub(super) framing: Framing,
     pub(super) closes: bool,
-    /// It logs in the connection.
+    /// The reply logs in the connection.
     pub(super) is_stateful: bool,
     /// From here on the connection speaks another protocol.
     pub(super) switches: bool,

@@ -1,4 +1,4 @@
-//! One call on the socket protocol: one connection, one write, the reply until EOF.
+//! A call on the socket protocol: one connection, one write, the reply until EOF.
 
 use std::io;
 use std::pin::Pin;

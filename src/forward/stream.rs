@@ -1,4 +1,4 @@
-//! What a connection to a backend is asked beside reading and writing.
+//! Socket options of connections to backends.
 
 use socket2::SockRef;
 use tokio::net::TcpStream;

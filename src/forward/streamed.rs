@@ -37,7 +37,7 @@ pub(super) trait Source: Send + 'static {
     /// Whether the last part has been read.
     fn is_over(&self) -> bool;
 
-    /// What becomes of it when its client leaves.
+    /// How the reply ends when its client leaves.
     fn on_client_left(&self) -> OnClientLeft;
 
     /// How many calls the smallest limit that it holds lets run at once; `None` if it holds none.
@@ -52,7 +52,7 @@ pub(super) trait Source: Send + 'static {
     /// The end of its time.
     fn deadline(&self) -> Instant;
 
-    /// Its length.
+    /// Length of the reply.
     fn size_hint(&self) -> SizeHint;
 }
 
@@ -241,7 +241,7 @@ enum Next<T> {
     Look(Instant),
     /// Read the rest: the client has been cut off.
     Discard(T),
-    /// Nothing: it has ended.
+    /// Stop: the reply has ended.
     Nothing,
 }
 

@@ -27,11 +27,11 @@ use crate::call::{Link, TlsCause as Cause};
 /// TLS to one backend.
 #[derive(Clone)]
 pub struct Tls {
-    /// What is checked and shown.
+    /// Checks of the backend's certificate, and our own certificate.
     pub(crate) config: Arc<ClientConfig>,
     /// The name that the backend's certificate must be for.
     pub(crate) name: ServerName<'static>,
-    /// What the config says and what its files held.
+    /// Fingerprint of the options and of the content of their files.
     pub(crate) made_from: u128,
 }
 
@@ -148,7 +148,7 @@ fn nothing_in_common() -> TlsFailure {
     )
 }
 
-/// What the backend has reported before it closed.
+/// Explains the alert that the backend sent before it closed.
 fn alerted(alert: AlertDescription) -> TlsFailure {
     use AlertDescription as Alert;
     let said = match alert {

@@ -11,9 +11,9 @@ use crate::call::{Reason, Refusal, TlsCause};
 pub struct TlsFailure {
     /// The word for metrics.
     pub cause: TlsCause,
-    /// What is wrong, about the backend: "its certificate has expired". ASCII.
+    /// Failure in words, about the backend: "its certificate has expired". ASCII.
     pub(super) said: Cow<'static, str>,
-    /// What to do.
+    /// Cure for the operator.
     pub(super) cure: &'static str,
 }
 
@@ -30,7 +30,7 @@ impl TlsFailure {
         }
     }
 
-    /// What an answer shows that is no answer of its protocol: a backend that speaks TLS reports so
+    /// Recognizes TLS in an answer of another protocol: a backend that speaks TLS reports so
     /// to a client that does not.
     pub(super) fn of_answer(bytes: &[u8]) -> Option<Self> {
         // An alert or a handshake, of any version of TLS (RFC 8446, 5.1).

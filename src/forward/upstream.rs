@@ -14,7 +14,7 @@ use super::pool::{LOOK_AFTER, Life, Pooled};
 use super::stream::for_many;
 use crate::call::Link;
 
-/// It carries one request at a time.
+/// A connection to a backend, for one request at a time.
 pub(super) struct Upstream {
     pub(super) link: Link,
     /// Bounds the exchange under way. It is kept from one exchange to the next: to set a timer

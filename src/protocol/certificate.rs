@@ -1,4 +1,4 @@
-//! What a certificate says: its name, and how long it is valid.
+//! Reads a certificate: its name, and how long it is valid.
 //!
 //! Nothing is checked here. TLS does that, and has done it before a client's certificate comes here.
 

@@ -1,4 +1,4 @@
-//! What we answer ourselves: to clients of the SDK server in its form, on both protocols; to any other
+//! Answers of our own: to clients of the SDK server in its form, on both protocols; to any other
 //! HTTP client as problem details. docs/reference/errors.md lists every answer.
 
 use std::fmt::Write;

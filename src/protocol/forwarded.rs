@@ -13,7 +13,7 @@ use crate::call::Headers;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// What the headers of a request from a trusted proxy say.
+/// The client that the headers of a request from a trusted proxy name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarded {
     /// The right-most address that is no trusted proxy's; the left-most where all are.
@@ -51,7 +51,7 @@ pub fn read(headers: &Headers, trusted: &TrustedProxies) -> Forwarded {
     Forwarded { address, malformed }
 }
 
-/// What a separator parts, from the last part on. In quotes it parts nothing.
+/// Splits at a separator, from the last part on. A separator in quotes does not split.
 fn parts(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {

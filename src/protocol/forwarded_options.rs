@@ -6,7 +6,7 @@ use crate::options::kind::choice;
 use crate::options::{options, words};
 
 words! {
-    /// What is done with a field that names the client to the service.
+    /// Rule for a field that names the client to the service.
     #[derive(Default)]
     pub enum ForwardedRule {
         /// Decided by the kind of the backend and by who connects.

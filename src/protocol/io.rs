@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::stream::Stream;
 use super::wire::Wire;
 
-/// What one read takes at most.
+/// Largest number of bytes that one read takes.
 const READ_BYTES: usize = 4 * 1024;
 
 /// How long a client is still read after its answer, so that closing does not reset the connection
@@ -110,7 +110,7 @@ impl Client {
         }
     }
 
-    /// The same, for good.
+    /// Takes the connection as the runtime has it, for good.
     ///
     /// # Errors
     /// If the runtime cannot take it.
@@ -270,7 +270,7 @@ impl Client {
         }
     }
 
-    /// The same.
+    /// Waits for bytes and reads them, as [`Self::poll_some`] does.
     ///
     /// # Errors
     /// As the socket has it.

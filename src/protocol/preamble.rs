@@ -1,4 +1,4 @@
-//! What comes before the first request where a listener asks for it: a PROXY header, then
+//! Reads the bytes before the first request where a listener asks for them: a PROXY header, then
 //! TLS. A connection of any other listener never comes here.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::call::identity::{self, Field};
 use crate::call::listener::ProxyProtocol;
 use crate::call::{Identity, Listener, Rejection, UserFrom};
 
-/// What a handshake record of TLS begins with; nothing of HTTP or JSON does.
+/// First byte of a handshake record of TLS; no HTTP request and no JSON begins with it.
 const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Why no request will come; `None` if the client closed or stayed silent without a byte, which is

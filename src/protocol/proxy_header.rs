@@ -28,7 +28,7 @@ pub struct Header {
     pub source: Option<SocketAddr>,
 }
 
-/// It is no header, or one that is too long.
+/// The bytes are no PROXY header, or one that is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 

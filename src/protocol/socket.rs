@@ -101,7 +101,7 @@ pub(super) async fn serve<S: Serve>(
 struct Reading {
     framer: Framer,
     bytes: Vec<u8>,
-    /// What the framer has seen of them.
+    /// Number of bytes that the framer has seen.
     seen: usize,
 }
 

@@ -14,7 +14,7 @@ use super::wire::{OnEof, Wire};
 /// The most that is decrypted ahead of time.   bytes
 const AHEAD_BYTES: usize = 4 * 1024;
 
-/// The same bytes either way.
+/// A client's byte stream, encrypted or not. Its users read and write the same bytes either way.
 pub(super) enum Stream {
     /// Unencrypted.
     Plain(Wire),

@@ -33,7 +33,7 @@ struct Inner {
     tunnels: AtomicUsize,
 }
 
-/// What a stream is.
+/// The kind of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamKind {
     /// A reply whose length was not known when it began.
@@ -93,7 +93,7 @@ impl StreamDrain {
     }
 }
 
-/// One stream, which is watched by one task.
+/// A stream, watched by one task.
 pub(super) struct StreamWatch {
     drain: StreamDrain,
     kind: StreamKind,

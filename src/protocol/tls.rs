@@ -23,7 +23,7 @@ pub(super) fn below(session: &Session) -> &Wire {
     session.get_ref().0
 }
 
-/// The same, to change it.
+/// The connection below, to change it.
 pub(super) fn below_mut(session: &mut Session) -> &mut Wire {
     session.get_mut().0
 }

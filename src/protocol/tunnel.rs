@@ -256,20 +256,20 @@ impl Drop for Ways {
     }
 }
 
-/// Which end of a direction broke.
+/// The end of a direction that broke.
 enum Broke {
     From,
     To,
 }
 
-/// One direction: bytes that were read and not written yet.
+/// A direction: bytes that were read and not written yet.
 #[derive(Default)]
 struct TunnelDirection {
     /// `None` while it is empty.
     held: Option<Box<[u8]>>,
     start: usize,
     end: usize,
-    /// What has been written.
+    /// Number of bytes that have been written.
     bytes: u64,
     /// Whether something was written that may not have been sent.
     unflushed: bool,

@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 /// Most bytes of a read that does not go through the runtime.
 const READ_BYTES: usize = 16 * 1024;
 
-/// What an end of the client's bytes means.
+/// Meaning of the end of the client's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnEof {
     /// The client has left.
@@ -46,7 +46,7 @@ impl OnEof {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Open,
-    /// Its sending side is closed, perhaps behind bytes that are unread.
+    /// The client has closed its sending side, perhaps behind bytes that are unread.
     Ended,
     /// Both directions are closed.
     Reset,
@@ -166,7 +166,7 @@ impl Wire {
     }
 }
 
-/// This result makes the runtime clear its readiness.
+/// Returns the result that makes the runtime clear its readiness.
 fn would_block() -> io::Result<()> {
     Err(io::ErrorKind::WouldBlock.into())
 }

@@ -1,4 +1,4 @@
-//! What an HTTP client is answered: the head of a reply, and fields of our own in it.
+//! Answers to an HTTP client: the head of a reply, and fields of our own in it.
 
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
@@ -19,7 +19,7 @@ const LIMITER_CALLER: HeaderName = HeaderName::from_static("x-limiter-caller");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// What an HTTP client is answered.
+/// Makes the answer to an HTTP client.
 #[must_use]
 pub fn answer(reply: Result<Reply, Refusal>, kind: BackendKind) -> (Box<ReplyHead>, ReplyBody) {
     match reply {

@@ -16,7 +16,7 @@ pub(super) struct ClientSocket {
     pub(super) stream: Stream,
     /// The timer of all phases.
     pub(super) timer: Timer,
-    /// What the end of the client's bytes means.
+    /// Meaning of the end of the client's bytes.
     pub(super) on_eof: OnEof,
     pub(super) write_timeout: Duration,
 }

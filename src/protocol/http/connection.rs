@@ -77,7 +77,7 @@ pub(super) fn serve<S: Serve>(
     }
 }
 
-/// What follows an answer.
+/// The state of a connection after an answer.
 enum Next {
     /// Another request.
     Request,
@@ -195,7 +195,7 @@ impl<S: Serve> Connection<S> {
         !self.reader.is_first && self.socket.on_eof == OnEof::Left && self.socket.stream.has_ended()
     }
 
-    /// One call: its wait, its answer.
+    /// Serves a call: waits for its turn, and answers it.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async function has room for its arguments twice"

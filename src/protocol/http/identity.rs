@@ -75,7 +75,7 @@ impl Identities {
         &self.connection
     }
 
-    /// What the service gets to know of the client, for every request.
+    /// Fields that name the client to the service, for every request.
     pub(super) fn forwarded(&self) -> Option<Arc<ForwardedFields>> {
         self.forwarded.clone()
     }

@@ -28,10 +28,10 @@ const READ_BYTES: usize = 32 * 1024;
 /// The grace time of a client before the minimum rate applies.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What a body needs before its call can queue.
+/// The part of a body that must be here before its call can queue.
 #[derive(Clone, Copy)]
 pub(super) enum BodyNeed {
-    /// This number of bytes of head and body; all of the body, unless it is larger than may be held.
+    /// A number of bytes of head and body; all of the body, unless it is larger than may be held.
     Bytes(usize),
     /// Chunks up to the last one, or up to what may be held.
     Chunks {
@@ -54,8 +54,8 @@ pub(super) enum ReadBody {
 }
 
 impl BodyNeed {
-    /// What the body of this request needs. `waits` is whether its client waits for a permission to send it, which it
-    /// gets when the call has its turn.
+    /// Computes the need of this request's body. `waits` is whether its client waits for a permission to send it,
+    /// which it gets when the call has its turn.
     pub(super) fn of(head: &KnownHead, waits: bool, settings: &Settings) -> Self {
         match head.framing {
             Framing::Length(length) => {

@@ -23,7 +23,7 @@ use crate::call::{HttpCall, Refusal, Serve};
 /// Most bytes of one read. Most requests are smaller.
 const READ_BYTES: usize = 8 * 1024;
 
-/// What a connection has read of its requests.
+/// Requests of a connection, as far as they were read.
 pub(super) struct RequestReader {
     /// Bytes that came and were not read: pipelined requests, or a part of one.
     pub(super) held: Vec<u8>,
@@ -50,9 +50,9 @@ pub(super) struct PendingRequest {
     /// When its body began to be waited for.
     since: Option<Timestamp>,
     need: BodyNeed,
-    /// Its client waits for the permission to send, which it gets with its turn.
+    /// The client waits for the permission to send, which it gets with the call's turn.
     waits: bool,
-    /// What has not left of the permission that it gets at once.
+    /// Bytes of the permission that have not left, if the client gets it at once.
     permission: Vec<u8>,
 }
 
@@ -217,7 +217,7 @@ impl RequestReader {
         }
     }
 
-    /// What came behind the part of a body that was read belongs to its upload.
+    /// Gives an upload the bytes that came behind the part of its body that was read.
     fn hand_over(&mut self, mut outcome: Outcome) -> Outcome {
         if let Outcome::Request(ReadyRequest {
             upload: Some(upload),
@@ -378,6 +378,6 @@ impl RequestReader {
 enum WaitEnd {
     /// The kernel is asked once more.
     AskKernel,
-    /// Nothing came.
+    /// No bytes came in time.
     Late,
 }

@@ -36,7 +36,7 @@ const BEHIND_CHUNK: &[u8] = b"\r\n";
 const LINGER_UPLOAD: Duration = Duration::from_secs(30);
 const LINGER_SILENCE: Duration = Duration::from_secs(5);
 
-/// What an answer must keep to.
+/// The form that the request requires of its answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
     pub(super) version: HttpVersion,
@@ -86,7 +86,7 @@ pub(super) struct HttpAnswer {
     pub(super) pinned: Option<PinnedConnection>,
 }
 
-/// What follows the first bytes of an answer.
+/// The part of an answer after its first bytes.
 enum Rest {
     None,
     Whole(Bytes),
@@ -98,20 +98,20 @@ enum Rest {
 /// How the end of a streamed body is signalled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamedAs {
-    /// It has as many bytes as the head says.
+    /// The body has as many bytes as the head says.
     Length,
     Chunks,
-    /// It ends with the connection.
+    /// The body ends with the connection.
     Close,
 }
 
-/// What has become of an answer.
+/// How far an answer was written.
 pub(super) enum Sent {
     /// All of it has left, without a wait.
     AtOnce,
     /// All of it has left.
     Later,
-    /// Its head has left, and the connection speaks another protocol now.
+    /// The head of the answer has left, and the connection speaks another protocol now.
     Tunnel(Box<Tunnel>),
 }
 
