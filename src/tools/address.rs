@@ -41,7 +41,7 @@ impl Address {
         }
     }
 
-    /// What `Host` has.
+    /// Returns the value for the `Host` field.
     pub fn host(&self) -> String {
         match &self.0 {
             Place::File(_) => "localhost".to_owned(),
@@ -63,7 +63,7 @@ impl Address {
         }
     }
 
-    /// The same, where a wildcard address is reached on loopback.
+    /// Replaces a wildcard address by the loopback address, where a client reaches it.
     #[must_use]
     pub fn reachable(self) -> Self {
         let Place::Ip(mut address) = self.0 else {

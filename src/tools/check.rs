@@ -306,7 +306,7 @@ fn exempt(config: &Config) -> Vec<String> {
     list
 }
 
-/// What a pace admits at once after a silence: cheap calls, and one expensive call, which is
+/// Describes how much a pace admits at once after a silence: cheap calls, or one expensive call, which is
 /// repaid after it.
 fn burst(rate: Rate, ratio: BurstRatio, costs: CostRange) -> String {
     let pace = pace(rate, ratio, costs);
@@ -330,7 +330,7 @@ fn burst(rate: Rate, ratio: BurstRatio, costs: CostRange) -> String {
     words
 }
 
-/// What all sidecars together may spend in a window, and what happens without the store.
+/// Lists how much all sidecars together may spend in a window, and what happens without the store.
 fn quotas(
     config: &Config,
     quotas: &tidegate_quota::QuotaSettings,
@@ -392,7 +392,7 @@ fn quotas(
     }
 }
 
-/// What is shared, and the settings that the servers need so that nothing is exceeded.
+/// Lists the shared limits, and the settings that the servers need so that no limit is exceeded.
 fn shares(
     config: &Config,
     coordinate: &tidegate_leases::sharing::SharingSettings,

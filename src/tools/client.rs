@@ -278,7 +278,7 @@ impl Target {
         }
     }
 
-    /// What to do about a refusal, where its message does not say it in terms of this command.
+    /// The cure for a refusal, where the message does not name it in terms of this command.
     fn cure(&self, status: u16, answer: &Value) -> String {
         match (status, self.address.name()) {
             (401, _) if self.token.is_some() => {

@@ -21,7 +21,7 @@ pub enum Unhealthy {
     /// No process answers there.
     #[error(transparent)]
     NoAnswer(#[from] client::NoAnswer),
-    /// It answers, and takes no calls.
+    /// The sidecar answers, and takes no calls.
     #[error("{address} is not ready: {said}")]
     NotReady {
         /// The admin address.

@@ -78,7 +78,7 @@ pub struct Arguments {
     pub yes: bool,
 }
 
-/// What the backend speaks.
+/// The protocol of the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Protocol {
     /// The socket protocol of sdkserver.
@@ -89,7 +89,7 @@ pub enum Protocol {
     Tcp,
 }
 
-/// Which HTTP server the backend is.
+/// The HTTP server that the backend is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// sdkwsgi of the z/VM SDK server.
@@ -123,12 +123,12 @@ impl std::str::FromStr for PerWindow {
     }
 }
 
-/// What was made.
+/// The result: a config and notes on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
     /// The config.
     pub text: String,
-    /// What the logs do not support, warnings, and what to do next.
+    /// Notes: gaps in the logs, warnings, and next steps.
     pub notes: Vec<String>,
 }
 
@@ -456,7 +456,7 @@ impl Place {
         draft.set(BACKEND, protocol, Value::Text(backend), &*self.why_backend);
     }
 
-    /// What to do with the config.
+    /// Next steps with the config.
     fn next(&self, out: &Path) -> String {
         let path = out.display();
         let port = self.listen.rsplit(':').next().unwrap_or_default();

@@ -63,7 +63,7 @@ fn shown(answer: &Value) -> String {
     )
 }
 
-/// Nothing if there are none.
+/// Formats the table of quotas; empty if there are none.
 fn quotas(answer: &Value) -> String {
     let rows = list(answer, "quotas");
     if rows.is_empty() {
@@ -132,7 +132,8 @@ fn used(limit: &Value) -> &Value {
     }
 }
 
-/// What it bounds, and what the config allows while less is in force: an operator, a lease, a ramp or a pause lowered it.
+/// Formats the bounds of a limit, and the value of the config while less is in force: an operator, a lease, a ramp or a
+/// pause lowered it.
 fn bounds(limit: &Value) -> String {
     let bounds = span(limit);
     match &limit["configured"] {

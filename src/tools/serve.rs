@@ -80,7 +80,7 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
     ended(&logs, finished)
 }
 
-/// One thread, and the handlers of signals.
+/// Starts a runtime with one thread, and the handlers of signals.
 pub fn begin() -> Result<(Runtime, Signals), String> {
     let wrong = |error| format!("tidegate: cannot start threads: {error}");
     let runtime = executor(1).map_err(wrong)?;

@@ -24,12 +24,12 @@ const WATCHDOG: &str = "WATCHDOG_USEC";
 /// The process that it wants this of.
 const WATCHDOG_PROCESS: &str = "WATCHDOG_PID";
 
-/// It serves, also after a reload.
+/// Reports that the process serves, also after a reload.
 pub fn ready() {
     report("READY=1\n");
 }
 
-/// It reads its config again. [`ready`] ends that, also if the new config was refused.
+/// Reports that the process reads its config again. [`ready`] ends that, also if the new config was refused.
 pub fn reloading() {
     // systemd requires the time since version 253.
     let now = clock_gettime(ClockId::Monotonic);
@@ -37,7 +37,7 @@ pub fn reloading() {
     report(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\n"));
 }
 
-/// It drains.
+/// Reports that the process drains.
 pub fn stopping() {
     report("STOPPING=1\n");
 }

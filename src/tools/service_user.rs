@@ -89,7 +89,7 @@ pub enum Readers {
     Everyone,
 }
 
-/// What a config may contain.
+/// Whether a config may contain a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// No secret.
@@ -121,7 +121,7 @@ pub fn write_config(
     )
 }
 
-/// The same. `service` is `None` if another user than root writes.
+/// Writes a config as [`write_config`] does. `service` is `None` if another user than root writes.
 fn write_for(
     path: &Path,
     text: &str,

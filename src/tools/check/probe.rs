@@ -50,7 +50,7 @@ const STEP_MAX: Duration = Duration::from_secs(2);
 /// The bound of all checks that wait for a peer or a disk.
 const ALL_MAX: Duration = Duration::from_millis(9_300);
 
-/// What the command was asked for.
+/// Arguments of the command, and the folder of the machine to look at.
 pub(super) struct Asked<'a> {
     pub(super) config: &'a Path,
     /// Warnings and failures alone.
@@ -82,7 +82,7 @@ pub(super) fn run(asked: &Asked<'_>) -> ExitCode {
     printed(&text, code)
 }
 
-/// What every check found, in the order of the groups.
+/// Runs every check. The findings are in the order of the groups.
 fn findings(path: &Path, root: &Path, eyes: &Eyes) -> Vec<Finding> {
     let machine = machine::Machine::at(root);
     let mut findings = match eyes.look(|| config::load(path)) {

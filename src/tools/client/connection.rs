@@ -1,4 +1,4 @@
-//! One connection, one request, and its answer.
+//! A connection for one request and its answer.
 
 use std::time::Duration;
 
@@ -30,14 +30,14 @@ impl NoAnswer {
     }
 }
 
-/// What is asked of a path.
+/// The kind of a request to a path.
 #[derive(Clone, Copy, Debug)]
 pub enum Asked<'a> {
-    /// Its state.
+    /// The state of the path.
     Read,
     /// A change, as JSON.
     Change(&'a Value),
-    /// That it is no longer there.
+    /// Removal of the path.
     Remove,
 }
 

@@ -21,7 +21,7 @@ const LINE_MAX: usize = 4 << 20;
 pub(super) enum Ended {
     /// The sidecar, or the reader, ended it.
     Whole,
-    /// It was a refusal, with this status and body.
+    /// The sidecar refused the request, with this status and body.
     Refused(u16, Bytes),
 }
 

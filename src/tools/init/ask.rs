@@ -12,7 +12,7 @@ const ANSWER_MAX: u64 = 4096;
 pub enum Answers<'a> {
     /// A person at a terminal.
     Terminal {
-        /// What is typed.
+        /// Lines that the person types.
         input: &'a mut dyn BufRead,
         /// Where questions appear.
         output: &'a mut dyn Write,

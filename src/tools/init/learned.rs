@@ -1,4 +1,4 @@
-//! What logs say about the values of a first config: `tidegate-lab advise` reads them.
+//! Values for a first config that logs support: `tidegate-lab advise` reads them.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub(super) struct Learned {
     pub(super) why: String,
 }
 
-/// What the logs support.
+/// Values that the logs support.
 #[derive(Debug, Default)]
 pub(super) struct FromLogs {
     pub(super) outstanding: Option<Learned>,
@@ -24,7 +24,7 @@ pub(super) struct FromLogs {
     pub(super) per_window: Option<Learned>,
     pub(super) max_wait_seconds: Option<Learned>,
     pub(super) capacity: Option<Learned>,
-    /// What they do not support.
+    /// Values that the logs do not support, and why.
     pub(super) notes: Vec<String>,
     /// Whether their paths are those of the z/VM SDK server.
     pub(super) is_zvm: bool,

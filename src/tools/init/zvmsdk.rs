@@ -16,7 +16,7 @@ const DEFAULTS: &str = "DEFAULT";
 /// A section: each key with its line and value.
 type Section = BTreeMap<String, (usize, String)>;
 
-/// What `[sdkserver]` says. What the file does not have is `None`.
+/// Options of `[sdkserver]`. An option that the file does not have is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SdkServer {
     pub(super) bind_addr: Option<String>,

@@ -21,9 +21,9 @@ const MAIN: [&str; 3] = [
     "etc/httpd/conf/httpd.conf",
     "etc/apache2/httpd.conf",
 ];
-/// What Apache waits without `Timeout`.
+/// The time that Apache waits without `Timeout`.
 const DEFAULT: Duration = Duration::from_secs(60);
-/// What a call needs beyond its wait.
+/// The time that a call needs beyond its wait.
 const CALL: Duration = Duration::from_secs(10);
 /// The other name of `max_wait`, whose value is a number of seconds.
 const OLD_NAME: &str = "smapi_request_postpone_threshold_seconds";
@@ -40,7 +40,7 @@ struct Time {
     place: String,
 }
 
-/// What all files of an Apache say.
+/// Settings in all files of an Apache.
 #[derive(Debug, Default)]
 struct Found {
     /// The main file.
@@ -287,7 +287,7 @@ impl Reader<'_> {
     }
 }
 
-/// What a folder has that fits a pattern, by name.
+/// Lists the entries of a folder that match a pattern, by name.
 fn entries(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries

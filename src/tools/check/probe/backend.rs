@@ -25,7 +25,7 @@ const ANSWER_MAX: usize = 4 << 20;
 const SHOWN: usize = 40;
 const HEADERS_MAX: usize = 64;
 
-/// What is asked of a backend.
+/// The request that a backend is probed with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Question {
     /// sdkserver's list of guests, which is in its own database.
@@ -49,7 +49,7 @@ impl Question {
     }
 }
 
-/// One backend.
+/// A backend to probe.
 struct Backend<'a> {
     to: Destination,
     address: &'a Address,
@@ -95,7 +95,7 @@ pub(super) async fn check(to: Destination, config: &Config) -> Vec<Finding> {
     found
 }
 
-/// What came back.
+/// Bytes that came back, and how reading ended.
 struct Got {
     bytes: Vec<u8>,
     end: End,
@@ -180,7 +180,7 @@ impl Backend<'_> {
         self.failed("cannot be reached", cause, cure)
     }
 
-    /// What comes of its question on a new connection.
+    /// Asks the question on a new connection, and judges the answer.
     async fn put_question(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
@@ -310,7 +310,7 @@ impl Backend<'_> {
         self.failed("speaks another protocol", cause, cure)
     }
 
-    /// What came back for sdkserver's list of guests.
+    /// Judges the answer to sdkserver's list of guests.
     fn list(&self, got: &Got, took: Duration) -> Finding {
         let bytes = &got.bytes;
         if bytes.is_empty() {
@@ -345,7 +345,7 @@ impl Backend<'_> {
         }
     }
 
-    /// What an HTTP server answered.
+    /// Judges the answer of an HTTP server.
     fn http(&self, got: &Got, took: Duration) -> Vec<Finding> {
         let (bytes, question) = (&got.bytes, self.question.name());
         let head = match Head::read(bytes) {
@@ -419,7 +419,7 @@ struct Head {
     date: Option<SystemTime>,
     /// The declared length of the body.   bytes
     length: Option<usize>,
-    /// Its own length.   bytes
+    /// Length of the head.   bytes
     size: usize,
 }
 

@@ -19,7 +19,7 @@ use crate::tools::service_user::{NAME, User, is_root};
 const STATE: &str = "/var/lib";
 const RUNTIME: &str = "/run";
 
-/// Whose rights count.
+/// The user with whose rights the checks look; `None` for those of this process.
 #[derive(Clone, Debug)]
 pub(super) struct Eyes(Option<User>);
 

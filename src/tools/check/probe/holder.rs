@@ -1,4 +1,4 @@
-//! Which process listens on an address, as far as `/proc` shows it to this user.
+//! Finds the process that listens on an address, as far as `/proc` shows it to this user.
 
 use std::fmt;
 use std::fs;
@@ -15,9 +15,9 @@ const ACCEPTS: u64 = 1 << 16;
 /// A process that listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Holder {
-    /// Its id.
+    /// Process id.
     pub(super) pid: u32,
-    /// Its name, as the kernel keeps it.
+    /// Process name, as the kernel keeps it.
     pub(super) name: String,
 }
 

@@ -1,11 +1,11 @@
 //! The checks there are: their names, their groups, and the pages that explain them.
 
-/// What a check is about, in the order in which they are shown.
+/// Subjects of checks, in the order in which they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
     /// The config file.
     Config,
-    /// This machine.
+    /// The machine on which the command runs.
     Machine,
     /// The certificates, ours and those of authorities.
     Certificates,
@@ -51,9 +51,9 @@ impl Group {
 /// A kind of check. Its name never changes, so programs can rely on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// What it is about.
+    /// Subject of the check.
     pub group: Group,
-    /// Its name in JSON.
+    /// Name of the check in JSON.
     pub name: &'static str,
     /// The page and the heading that explain it.
     pub page: &'static str,
@@ -95,16 +95,16 @@ checks! {
     LEASE_SERVER = Leases "server" "docs/how-to/check-probe.md#lease-servers";
 }
 
-/// What came of a check, best first.
+/// Result of a check, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// All is well.
     Ok,
-    /// It could not be checked here.
+    /// The subject could not be checked here.
     Skipped,
-    /// It works, and not as well as it should.
+    /// The subject works, but not as well as it should.
     Warning,
-    /// It does not work.
+    /// The subject does not work.
     Failed,
 }
 
@@ -121,16 +121,16 @@ impl Status {
     }
 }
 
-/// What a check found.
+/// The finding of a check: its result, the value found, and for a problem the cause and the cure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The check.
     pub kind: Kind,
-    /// Which listener, server or value it looked at.
+    /// The listener, server or value that was checked.
     pub about: String,
-    /// What came of it.
+    /// Result of the check.
     pub status: Status,
-    /// What is there, with its value.
+    /// Value found.
     pub found: String,
     /// For a warning or a failure: what is wrong.
     pub cause: Option<String>,
@@ -139,7 +139,7 @@ pub struct Finding {
 }
 
 impl Kind {
-    /// Its place among all checks.
+    /// Place of this kind among all checks.
     pub(super) fn order(self) -> usize {
         let place = CHECKS.iter().position(|kind| *kind == self);
         place.expect("every kind is in the list")

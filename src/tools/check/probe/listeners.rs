@@ -55,7 +55,7 @@ struct Place<'a> {
     kind: Kind,
     about: &'a str,
     key: &'a str,
-    /// What else may cure that it is in use.
+    /// Another cure for an address that is in use; may be empty.
     more: &'a str,
 }
 

@@ -1,4 +1,4 @@
-//! What this machine allows: descriptors, backlogs, ports, its clock, and the place of the state file.
+//! Checks the limits of this machine: descriptors, backlogs, ports, its clock, and the place of the state file.
 
 use std::fs;
 use std::io;

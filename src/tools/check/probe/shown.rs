@@ -12,7 +12,7 @@ const WIDTH: usize = 100;
 /// The widest column of names. A longer name has a line of its own.   columns
 const ABOUT_MAX: usize = 22;
 
-/// What the terminal can show.
+/// Characters and colours that the terminal can show.
 #[derive(Clone, Copy)]
 pub(super) struct Look {
     /// Only ASCII.

@@ -13,12 +13,12 @@ use crate::tools::runtime_file;
 
 /// The bound of one question to it.
 const BOUND: Duration = Duration::from_millis(500);
-/// What the kernel calls its process.
+/// Name of the sidecar's process in the kernel.
 const NAME: &str = "tidegate";
 
 /// A running sidecar.
 pub(super) struct Sidecar {
-    /// Its admin address, if it has one.
+    /// Admin address of the sidecar, if it has one.
     address: Option<Address>,
     /// Whether it takes calls, or why not.
     ready: Result<(), String>,

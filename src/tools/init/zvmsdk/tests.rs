@@ -59,7 +59,7 @@ fn what_stops_sdkserver_is_refused_with_its_line() {
     check("[sdkserver]\nbind_port = 70000\n", "bind_port");
 }
 
-/// The same files for Python's own `configparser`: it and we accept the same, with the same values.
+/// Gives the same files to Python's own `configparser`: it and we accept the same, with the same values.
 #[test]
 fn python_reads_the_same() {
     const PROGRAM: &str = "
