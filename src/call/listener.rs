@@ -30,7 +30,7 @@ const SOCKET_PATH_MAX: usize = 107;
 options! {
     /// Where clients connect; one section for each address.
     pub struct ListenSection => Listener + {
-        /// Its certificate, with TLS.
+        /// Certificate of the listener, with TLS.
         tls: Option<Tls>,
     } required {
         /// Its name in logs and metrics. Required.

@@ -1,4 +1,4 @@
-//! What a call sees of logs and metrics.
+//! The interface between calls and their observers: logs and metrics.
 
 use std::error::Error;
 use std::sync::Weak;
@@ -25,7 +25,7 @@ pub trait Observe: Send + Sync {
     /// A call has ended. Each call is reported once.
     fn call_ended(&self, facts: &Facts);
 
-    /// This process lacks descriptors, ports or memory for a connection to a backend. The call
+    /// The process lacks descriptors, ports or memory for a connection to a backend. The call
     /// tries again.
     fn lacked_resources(&self, backend: Destination, cause: &(dyn Error + 'static));
 

@@ -42,7 +42,7 @@ pub struct StaticCaller {
     pub rate_limit: Option<Arc<str>>,
 }
 
-/// One `[[bucket]]`, or one `[[pace]]` of callers.
+/// A `[[bucket]]`, or a `[[pace]]` of callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticRateLimit {
     /// The name, by which a reload finds the rate limit again.

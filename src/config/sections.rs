@@ -59,7 +59,7 @@ macro_rules! sections {
 
 sections! {
     server: ServerSection = "server";
-    /// None where the listeners can't be read.
+    /// `None` if the listeners cannot be read.
     listen: Option<Vec<Listen>> = "listen";
     client: ClientSection = "client";
     paths: PathsSection = "client";

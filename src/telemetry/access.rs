@@ -57,7 +57,7 @@ impl AccessLog {
         }
     }
 
-    /// The same log, with the lines that a replay needs, if it is in JSON.
+    /// Switches on the lines that a replay needs, if the log is in JSON.
     #[must_use]
     pub fn with_replay(self, keeps_replay: bool) -> Self {
         Self {

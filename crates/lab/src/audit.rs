@@ -63,7 +63,7 @@ pub struct Arguments {
     /// Apply each --limit to each sidecar separately
     #[arg(long)]
     pub per_sidecar: bool,
-    /// What to assume about the logs
+    /// Assumptions about the logs
     #[command(flatten)]
     pub assumptions: Assumptions,
 }

@@ -47,7 +47,7 @@ const SCHEDULE_MAX: f64 = 1e9;
 /// The protocol of the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Protocol {
-    /// One connection and one JSON array for each call
+    /// A connection and a JSON array for each call
     #[default]
     Socket,
     /// HTTP/1.1 on persistent connections

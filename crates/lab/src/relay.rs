@@ -31,9 +31,9 @@ const BUFFER_BYTES: usize = 4 * 1024;
 /// The protocol that a proxy understands, of the bytes that it relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Nothing: every client's connection has one of its own at the backend
+    /// Bytes alone: every client's connection has its own connection at the backend
     Bytes,
-    /// That a connection has one call: what a client sends first, and the reply to its end
+    /// A call for each connection: what a client sends first, and the reply to its end
     Once,
     /// HTTP/1.1, with persistent connections to the backend
     Hyper,

@@ -65,7 +65,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub enum Mode {
     /// The observed demand
     Optimistic,
-    /// Nothing
+    /// No capacity
     Pessimistic,
     /// The safe capacity
     Safe,
@@ -248,7 +248,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Its address.
+    /// Address of the agent.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr

@@ -225,7 +225,7 @@ pub struct BucketFields {
 /// The figures of a bucket, or of a pace, which has a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct BucketFigures {
-    /// What it holds.   tokens; of a pace, a ratio
+    /// Size of the bucket.   tokens; of a pace, a ratio
     pub burst: f64,
     /// How fast it fills.   tokens per second
     #[serde(default, skip_serializing_if = "Option::is_none")]

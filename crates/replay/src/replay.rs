@@ -43,7 +43,7 @@ pub enum Decision<C> {
     },
 }
 
-/// Which predictions are made of calls that begin to wait.
+/// Predictions that are made of calls that begin to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Predictions {
     /// Starts are not predicted.

@@ -7,7 +7,7 @@ use tokio::process::Command;
 use super::unknown::storm;
 use crate::sidecar::{Said, run, with_programs};
 
-/// What the three commands print of a log.
+/// Runs the three commands on a log, and returns what they print.
 async fn reports(log: &str) -> [Said; 3] {
     let dir = tempfile::tempdir().expect("a temporary directory");
     std::fs::write(dir.path().join("access.log"), log).expect("it can be written to");

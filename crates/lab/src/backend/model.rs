@@ -53,10 +53,10 @@ pub struct ModelOptions {
 /// The backend's reaction to a call above the load that it bears.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Breaks {
-    /// It resets the connection of the new call
+    /// Reset the connection of the new call
     #[default]
     Reset,
-    /// It resets the connections of all calls, and accepts none for a time
+    /// Reset the connections of all calls, and accept none for a time
     Collapse,
 }
 

@@ -29,7 +29,7 @@ options! {
         kappa: Option<f64> = share().optional();
         /// The highest load that it bears. The next call breaks it.
         breaks_at: Option<u32> = integer(1..=1_000_000).optional();
-        /// What it does then.
+        /// The backend's reaction to that call.
         breaks: Breaks = choice().or(Breaks::Reset);
         /// How long it accepts no connection after a collapse.
         recovers_after: Duration = time_above_zero().or(RECOVERS);
@@ -54,7 +54,7 @@ options! {
 words! {
     /// The backend's reaction to a call above the load that it bears.
     pub(crate) enum Breaks {
-        /// It resets the connection of the new call.
+        /// The backend resets the connection of the new call.
         Reset = "reset",
         /// All calls at the backend fail, and it accepts no connection for a time.
         Collapse = "collapse",

@@ -115,7 +115,7 @@ const FIGURES: [(&str, Bounds); 20] = [
 const SPAN_FIGURES: [&str; 2] = ["sent", "densest_window"];
 
 options! {
-    /// What is expected besides figures.
+    /// Expectations besides figures.
     pub struct OrderSection {
         /// In which order calls are sent.
         order: Option<Order> = choice().optional();

@@ -52,7 +52,7 @@ pub(super) enum What {
 options! {
     /// The scenario as a whole.
     pub struct RootSection {
-        /// One sentence: what the scenario shows.
+        /// A sentence on what the scenario shows.
         about: String = text("a sentence", "A greedy caller does not delay a modest one.", |given| {
             Ok(given.to_owned())
         })

@@ -27,7 +27,7 @@ async fn rest(mut stream: TcpStream) -> String {
     reply
 }
 
-/// One call on a connection of its own, up to EOF.
+/// Sends a call on a connection of its own, and reads up to EOF.
 async fn ask(to: SocketAddr, bytes: &str) -> String {
     rest(send(to, bytes).await).await
 }

@@ -25,7 +25,7 @@ options! {
         /// The capacity to share.
         capacity: Option<f64> = any_number().optional();
 
-        /// What a client may use that loses every server.
+        /// The capacity that a client may use when it loses every server.
         safe_capacity: Option<f64> = any_number().optional();
 
         /// A text for people.

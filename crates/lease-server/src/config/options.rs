@@ -42,7 +42,7 @@ words! {
 }
 
 words! {
-    /// What becomes of a resource without a rule.
+    /// Decision on a resource without a rule.
     pub(super) enum WithoutRule { Grant = "grant", Refuse = "refuse", }
 
     /// How the capacity is shared.
