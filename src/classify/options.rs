@@ -76,7 +76,7 @@ options! {
 }
 
 options! {
-    /// Which calls a class is for.
+    /// The functions whose calls belong to a class.
     pub struct PlacedSection {
         /// Functions whose calls are put into this class, wherever they come in.
         functions: Vec<Arc<str>> = functions("a list of functions").or(Vec::new())
@@ -89,7 +89,7 @@ options! {
 }
 
 options! {
-    /// What a listener says of classes.
+    /// The classes of calls that come in at a listener.
     pub struct ListenerClassSection => FromListener + {
         /// The listener's name.
         listener: Arc<str>,
