@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Doc blocks that begin with a pronoun. The allowance may only shrink; the aim is below 50.
-const PRONOUN_DOCS_MAX: usize = 504;
+const PRONOUN_DOCS_MAX: usize = 98;
 
 /// Type names of one crate that are defined again in it. The allowance may only shrink; the aim is 0.
 const REPEATED_IN_A_CRATE_MAX: usize = 130;
