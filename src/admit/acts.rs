@@ -98,7 +98,7 @@ pub enum NotOverridden {
     /// No limit has this name.
     #[error("there is no such limit")]
     Unknown,
-    /// It holds no call.
+    /// The limit holds no call.
     #[error("the limit only observes, so another value would hold no call")]
     Observes,
     /// The config allows less.

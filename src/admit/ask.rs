@@ -1,4 +1,4 @@
-//! What the gate has to know about a call.
+//! The question of a call to the gate.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use crate::call::{Claim, Destination, Role};
 /// Who waits for a call. That decides how long it may wait without other settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// Its client: for its deadline.
+    /// The client waits: for the deadline of the call.
     Client,
     /// No client, because it was handed over: until it is served.
     NoClient,
 }
 
-/// What the gate must know about a call.
+/// A call that asks for its turn.
 #[derive(Clone, Debug)]
 pub struct Ask {
     /// The exact name of its function.
     pub function: Arc<str>,
-    /// Its destination.
+    /// The destination.
     pub destination: Destination,
     /// Whether it meets the limits.
     pub limited: bool,
@@ -34,7 +34,7 @@ pub struct Ask {
     pub claimed: Claimed,
     /// The name of its class.
     pub class: Arc<str>,
-    /// Its role for promotion.
+    /// The role for promotion.
     pub role: Role,
     /// The guest that it is about, unless its record names it.
     pub target: Option<Box<str>>,
@@ -45,9 +45,9 @@ pub struct Ask {
 pub struct Claimed {
     /// The caller.
     pub caller: Caller,
-    /// Its caller's turns for one turn of an ordinary caller.
+    /// The caller's turns for one turn of an ordinary caller.
     pub weight: Weight,
-    /// Its estimated cost.
+    /// The estimated cost.
     pub tokens: Tokens,
     /// The bucket that is charged.
     pub bucket: Option<BucketId>,
@@ -60,7 +60,7 @@ pub struct Claimed {
 }
 
 impl Claimed {
-    /// This claim in those terms.
+    /// Puts a claim in those terms.
     #[must_use]
     pub fn of(claim: &Claim) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Which backends accept connections.
+//! The backends, and whether they accept connections.
 //!
 //! A backend that accepts none holds the queue and does not flush it. Its calls wait, and one of
 //! them at a time is sent to find out whether it is back, 100 ms to 2 s apart. The probe is a
@@ -14,7 +14,7 @@ use crate::call::{Destination, Generation};
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Which backends are up, and the next probe of each that is down.
+/// The backends that are up, and the next probe of each that is down.
 #[derive(Debug, Default)]
 pub struct Backends([KnownHealth; Destination::BACKENDS.len()]);
 
@@ -32,7 +32,7 @@ enum Health {
     Up,
     /// No call is admitted before `next`.
     Down { next: Timestamp, back_off: BackOff },
-    /// One call is under way as a probe.
+    /// A call is under way as a probe.
     Probing { back_off: BackOff },
 }
 
@@ -51,7 +51,7 @@ impl KnownHealth {
 }
 
 impl Backends {
-    /// What is known of a backend, unless it was replaced.
+    /// The known health of a backend, unless it was replaced.
     fn about(&mut self, backend: Destination, generation: Generation) -> Option<&mut KnownHealth> {
         let known = self.0.get_mut(backend as usize)?;
         known.is_about(generation).then_some(known)

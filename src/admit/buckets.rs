@@ -93,7 +93,7 @@ impl Gate {
             .look(|state, now| state.calls().bucket_now(now, id))
     }
 
-    /// What a bucket has left, for the charged caller; `None` if it delays no call.
+    /// The rest of a bucket, for the charged caller; `None` if it delays no call.
     #[must_use]
     pub fn quota(&self, id: BucketId, caller: CallerId) -> Option<Quota> {
         let BucketNow { rule, tokens, .. } = self.bucket_now(id)?;

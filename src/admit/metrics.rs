@@ -69,7 +69,7 @@ tidegate_runtime::metrics! {
     }
 }
 
-/// What limits that only observe would have done to calls.
+/// The counts of limits that only observe: what they would have done to calls.
 #[derive(Debug)]
 pub struct WouldHave {
     metrics: WouldHaveMetrics,
@@ -134,7 +134,7 @@ impl WouldHave {
 
 /// A snapshot of the gate.
 pub struct GateNow {
-    /// What operators do to the backend.
+    /// The acts of operators on the backend.
     pub acting: BackendControlNow,
     /// The queue.
     pub queue: QueueNow,

@@ -363,7 +363,7 @@ impl PerWindow {
         }
     }
 
-    /// One limit.
+    /// Takes a limit.
     fn take(&mut self, name: &str, number: &Node, key: &str) -> Result<(), Vec<Mistake>> {
         let calls = (integer(0..=CALLS_MAX).read)(number).map_err(|mistakes| {
             let named = |Mistake { message, cure, .. }| {

@@ -32,31 +32,31 @@ pub struct QuotaAt {
 /// A request to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaAsked {
-    /// Its key.
+    /// The key.
     pub at: QuotaAt,
-    /// The same in words.
+    /// The key in words.
     pub of: QuotaKey,
-    /// What it asks.
+    /// The question.
     pub ask: QuotaAsk,
 }
 
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaAnswer {
-    /// Its key.
+    /// The key.
     pub at: QuotaAt,
-    /// Which.
+    /// The question.
     pub question: QuestionId,
-    /// Its result.
+    /// The result.
     pub outcome: StoreReply,
 }
 
 /// The quotas, by name.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaRules {
-    /// Those that hold calls.
+    /// The quotas that hold calls.
     pub enforced: BTreeMap<Arc<str>, QuotaRule>,
-    /// Those that only observe.
+    /// The quotas that only observe.
     pub observed: BTreeMap<Arc<str>, QuotaRule>,
     /// The most keys of all of either kind.
     pub keys_max: usize,
@@ -119,7 +119,7 @@ impl Gate {
         });
     }
 
-    /// What was spent of the sidecar's own shares before its start is known: nothing of a window that
+    /// Learns what was spent of the sidecar's own shares before its start is known: nothing of a window that
     /// begins at `from` of the store's time, or later.
     pub fn set_quota_past(&self, from: Duration) {
         self.lock.change(|state, now| {

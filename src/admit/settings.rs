@@ -20,7 +20,7 @@ pub struct Settings {
     pub workers: u32,
     /// The most calls without limits past the gate at once.
     pub max_unlimited: u32,
-    /// What a full queue does.
+    /// The behaviour of a full queue.
     pub when_full: WhenFull,
     /// Whether a call that is predicted to start after its deadline is refused at once.
     pub early_refusal: bool,
@@ -53,19 +53,19 @@ pub struct Settings {
 words! {
     /// Whether a limit holds calls.
     pub enum LimitMode {
-        /// It does.
+        /// The limit holds calls.
         Enforce = "enforce",
-        /// It holds and refuses none. What it would do is reported.
+        /// The limit holds and refuses none. What it would do is reported.
         Observe = "observe",
     }
 }
 
 words! {
-    /// What a full queue does with one more call.
+    /// The fate of one more call at a full queue.
     pub enum WhenFull {
-        /// It waits at the door, in its turn.
+        /// The call waits at the door, in its turn.
         Wait = "wait",
-        /// It is refused at once.
+        /// The call is refused at once.
         Refuse = "refuse",
     }
 }
@@ -73,7 +73,7 @@ words! {
 /// The window limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Its length.
+    /// The length.
     pub length: Duration,
     /// Calls per window over all functions; `None` if `total` is 0, which means no bound.
     pub total: Option<u32>,
@@ -92,7 +92,7 @@ pub struct Window {
 /// A number of tokens a second, over all callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacedLimit {
-    /// Its name in the config.
+    /// The name in the config.
     pub name: Arc<str>,
     /// The function whose calls meet it; `None` for all calls.
     pub function: Option<Arc<str>>,
@@ -109,22 +109,22 @@ pub struct PacedLimit {
 /// The index of the most urgent class, to which reads are promoted.
 pub(super) const USER: Class = Class(0);
 
-/// One class.
+/// A class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassRule {
-    /// Its name in metrics and logs.
+    /// The name in metrics and logs.
     pub name: Arc<str>,
-    /// Its share of turns against the other classes while both wait; above zero.
+    /// The share of turns against the other classes while both wait; above zero.
     pub weight: u32,
     /// How long its calls may wait.
     pub deadline: Deadline,
     /// The most of its calls at the backend at once, if below the limit of all.
     pub pool: Option<Pool>,
-    /// Its calls per window, if below the limit of all.
+    /// The calls per window, if below the limit of all.
     pub per_window: Option<u32>,
     /// Of the calls at the backend at once, how many are for this class alone.
     pub reserve_outstanding: u32,
-    /// Its reserve in the total per window.
+    /// The reserve in the total per window.
     pub reserve_per_window: u32,
     /// Whether its pool and its reserve of calls at once hold calls.
     pub outstanding_mode: LimitMode,
@@ -189,7 +189,7 @@ const UNBOUNDED: u32 = u32::MAX;
 pub enum Deadline {
     /// As long as any call may, from arrival.
     Ordinary,
-    /// This long, from arrival. Zero refuses at the first closed limit.
+    /// For this long, from arrival. Zero refuses at the first closed limit.
     After(Duration),
     /// Until they are served, or their clients leave.
     Never,
@@ -238,7 +238,7 @@ impl Settings {
         (0..).map(Class).zip(&self.classes)
     }
 
-    /// Which calls count among those at the backend at once.
+    /// The calls that count among those at the backend at once.
     pub(super) fn outstanding_scope(&self) -> Scope {
         let is_unlogged = |rule: &ClassRule| matches!(rule.pool, Some(Pool::Beside(_)));
         let beside = self.numbered().filter(|(_, rule)| is_unlogged(rule));

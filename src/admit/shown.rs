@@ -19,9 +19,9 @@ use crate::call::Destination;
 pub struct QueuedCallNow {
     /// The moment.
     pub at: Timestamp,
-    /// What holds it: the limit, bucket or quota.
+    /// The cause of the wait: the limit, bucket or quota.
     pub held_by: Option<Arc<str>>,
-    /// What it has waited for since it joined the queue.
+    /// The delays of the call since it joined the queue.
     pub delays: Delays,
     /// When it starts.
     pub foreseen: Prediction,
@@ -40,7 +40,7 @@ impl Gate {
         self.lock.look(|state, now| (state.limits_now(now), now))
     }
 
-    /// What the limits that only observe would hold; `None` if none observes.
+    /// The calls that limits would hold which only observe; `None` if none observes.
     #[must_use]
     pub fn observed_now(&self) -> Option<ObservedNow> {
         self.lock.change_shadow(GateState::observed_now)
@@ -71,7 +71,7 @@ impl Gate {
         })
     }
 
-    /// What is foreseen of the waiting calls with these ids, one for each; `None` for a call that does not wait.
+    /// The predictions for the waiting calls with these ids, one for each; `None` for a call that does not wait.
     /// And when the last of all waiting calls starts, if that is known. Looks at every waiting call.
     #[must_use]
     pub fn foreseen(&self, ids: &[u64]) -> (Vec<Option<Prediction>>, Option<Timestamp>) {
@@ -152,7 +152,7 @@ impl GateState {
         limits.filter(|(rule, _)| is_shown(rule)).collect()
     }
 
-    /// What the limits that only observe would hold at `now`.
+    /// The calls that limits would hold which only observe, at `now`.
     fn observed_now(&mut self, now: Timestamp) -> Option<ObservedNow> {
         self.observer.advance(now);
         self.observer.now()

@@ -244,7 +244,7 @@ impl Pipeline {
         }
     }
 
-    /// What the backend is, which decides the form of our own answers.
+    /// The kind of the backend, which decides the form of our own answers.
     fn kind(&self) -> BackendKind {
         self.classifier.get().kind()
     }

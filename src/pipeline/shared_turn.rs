@@ -233,7 +233,7 @@ impl<'a> Places<'a> {
         self.paid(payer, permit)
     }
 
-    /// This payer has the turn, so all other places leave the queue.
+    /// Takes the turn of this payer, so all other places leave the queue.
     fn paid(&mut self, payer: Payer, permit: Permit) -> Permit {
         // Before its turn is noted in the record of the call, which the first place may share.
         self.all.clear();

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Doc blocks that begin with a pronoun. The allowance may only shrink; the aim is below 50.
-const PRONOUN_DOCS_MAX: usize = 98;
+/// Doc blocks that begin with a pronoun: texts of options and commands. The allowance may only shrink.
+const PRONOUN_DOCS_MAX: usize = 47;
 
 /// Type names of one crate that are defined again in it. The allowance may only shrink; the aim is 0.
 const REPEATED_IN_A_CRATE_MAX: usize = 130;

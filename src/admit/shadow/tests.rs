@@ -7,7 +7,7 @@ fn at(ms: u64) -> Timestamp {
     Timestamp::ZERO + Duration::from_millis(ms)
 }
 
-/// One call at once, and two places in the queue.
+/// A shadow with one call at once, and two places in the queue.
 fn shadow() -> Shadow {
     let limit = LimitRule::new("outstanding", Limit::Outstanding { max: 1 });
     let classes = vec![ClassShare::new("user", 1)];

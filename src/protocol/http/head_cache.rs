@@ -51,7 +51,7 @@ pub(super) struct KnownHead {
 struct Heads {
     /// [`KEPT`] of them, once a head has come.
     places: Vec<HeadSlot>,
-    /// Which of its places the next new head gets. They take turns, so that heads which take turns do not displace
+    /// The place that the next new head gets. Places take turns, so that heads which take turns do not displace
     /// each other.
     next: usize,
 }

@@ -115,7 +115,7 @@ pub(super) enum Sent {
     Tunnel(Box<Tunnel>),
 }
 
-/// What remains of an answer after its first bytes.
+/// The rest of an answer after its first bytes.
 struct UnsentAnswer {
     first: Vec<u8>,
     rest: Rest,
