@@ -186,41 +186,29 @@ impl Journal {
             Supplier::Operator => "operator",
             _ => "coordinator",
         };
-        let mut record = GateRecord {
+        let is_configured = supply == Supply::Configured;
+        let (capacity, until_ns, then) = amounts(supply);
+        let record = GateRecord {
             limit: Some(limit),
             by: Some(by),
+            capacity: capacity.map(u64::from),
+            until_ns,
+            then: then.map(f64::from),
             ..GateRecord::default()
         };
-        if let Supply::Capacity {
-            capacity,
-            expires_at,
-            then,
-        } = supply
-        {
-            record.capacity = Some(capacity.into());
-            record.until_ns = expires_at.map(Timestamp::as_nanos);
-            record.then = Some(then.into());
-        }
-        let is_configured = supply == Supply::Configured;
         let about = format!("{by} {limit}");
         self.keep(at, GateEvent::Supply, about, is_configured, record);
     }
 
     fn fill(&self, at: Timestamp, id: BucketId, supply: Supply<tidegate_limits::Fill>) {
-        let mut record = GateRecord {
+        let (fill, until_ns, then) = amounts(supply);
+        let record = GateRecord {
             bucket: Some(id.0),
+            fill: fill.map(tidegate_limits::Fill::get),
+            until_ns,
+            then: then.map(tidegate_limits::Fill::get),
             ..GateRecord::default()
         };
-        if let Supply::Capacity {
-            capacity,
-            expires_at,
-            then,
-        } = supply
-        {
-            record.fill = Some(capacity.get());
-            record.until_ns = expires_at.map(Timestamp::as_nanos);
-            record.then = Some(then.get());
-        }
         let (about, is_configured) = (id.0.to_string(), record.fill.is_none());
         self.keep(at, GateEvent::Fill, about, is_configured, record);
     }
@@ -361,6 +349,21 @@ impl admit::Journal for Journal {
         let (Written::Yes | Written::Off | Written::Lost) = self.access.write_beside(|line| {
             record.write(line, GateEvent::Would, self.clock.wall(at));
         });
+    }
+}
+
+/// The amount of a supply, the instant until which it holds, and the amount from then on; none as configured.
+fn amounts<T>(supply: Supply<T>) -> (Option<T>, Option<u64>, Option<T>) {
+    match supply {
+        Supply::Configured => (None, None, None),
+        Supply::Capacity {
+            capacity,
+            expires_at,
+            then,
+        } => {
+            let until_ns = expires_at.map(Timestamp::as_nanos);
+            (Some(capacity), until_ns, Some(then))
+        }
     }
 }
 
