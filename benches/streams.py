@@ -20,7 +20,7 @@ PART = b'x' * (1 << 16)
 TUNNELS, ECHOES, TALKERS = 5000, 2000, 16
 ODD = 9900
 NOT_REACHED = 'per_window = "total:1000000"\noutstanding = 100000'
-CLOSED = 'outstanding = 1\nmax_wait = "10m"'
+CLOSED = 'window = "0s"\noutstanding = 1\nmax_wait = "10m"'
 HANDSHAKE = (b'GET /chat HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n'
              b'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n')
 SWITCHED = (b'HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n'
