@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test laws nextest check docs site manifests deny advisories loom mutants peers clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order \
+.PHONY: run test laws nextest check docs site manifests deny advisories loom mutants peers clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers fuzz order \
   packages packages-twice packages-tools try-packages try-here s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -203,6 +203,12 @@ faults: stores faults-tools
 MINUTES ?= 10
 soak: faults-tools
 	MINUTES=$(MINUTES) $(CARGO) test --test it faults::the_soak -- --exact --ignored --nocapture
+
+# A sidecar is killed or stopped RESTARTS times in a storm, for each limit, and started again at once: what the backend sees.
+# Ten minutes; writes docs/reports/restarts.md.
+RESTARTS ?= 100
+restarts:
+	RESTARTS=$(RESTARTS) $(CARGO) test --test it restarts::the_table -- --exact --ignored --nocapture
 
 # What `tidegate plan` predicts beside what the real process does; writes docs/reports/predictions.md.
 # ONLY=... runs only the rows whose names contain it, and writes nothing. TIDEGATE_SEED changes the load.

@@ -56,6 +56,8 @@ class Package:
     description: tuple
     relations: dict
     units: tuple = ()
+    # Units that an upgrade leaves alone: their sockets stay open.
+    sockets: tuple = ()
 
     @property
     def running(self):
@@ -75,6 +77,7 @@ PACKAGES = (
         # /bin/kill, which reloads the service.
         {"Recommends": "procps", "Suggests": "tidegate-lab, tidegate-leases"},
         ("tidegate.service", "tidegate@.service"),
+        ("tidegate.socket",),
     ),
     Package(
         "tidegate-lab",
@@ -125,7 +128,7 @@ def files(kind, package, programs, manual, config=HERE / "config.toml"):
         File(completions / f"_{name}", f"{zsh}/_{name}"),
         File(completions / f"{name}.fish", f"/usr/share/fish/vendor_completions.d/{name}.fish"),
     ]
-    found += [File(HERE / unit, f"/usr/lib/systemd/system/{unit}") for unit in package.units]
+    found += [File(HERE / unit, f"/usr/lib/systemd/system/{unit}") for unit in package.units + package.sockets]
     found += [
         File(page, f"/usr/share/man/man1/{page.name}.gz")
         for page in (manual / "man").glob("*.1")

@@ -11,9 +11,11 @@ mod acts;
 mod ask;
 pub mod backends;
 mod buckets;
+mod carry;
 mod early;
 mod gate;
 mod journal;
+mod ledger;
 mod lock;
 pub mod metrics;
 mod observe;
@@ -36,14 +38,16 @@ pub use self::acts::{
     Override, Pause, PauseFor, Ramp,
 };
 pub use self::ask::{Ask, Claimed, Waits};
+pub use self::carry::{CarriedCalls, CarriedCounts, NewLedger};
 pub use self::gate::Gate;
-pub use self::journal::{Journal, SchedulerEvent};
+pub use self::journal::{CarriedCall, CarriedState, Journal, SchedulerEvent};
+pub use self::ledger::GateLedger;
 pub use self::lock::POSTPONED_MAX;
 pub use self::observe::ObservedNow;
 pub use self::permit::Permit;
 pub use self::quotas::{QuotaAnswer, QuotaAsked, QuotaAt, QuotaRules, QuotaWork};
 pub use self::settings::{
-    ClassRule, Deadline, LimitMode, PacedLimit, Pool, Settings, WhenFull, Window,
+    ClassRule, Deadline, LedgerLost, LimitMode, PacedLimit, Pool, Settings, WhenFull, Window,
 };
 pub use self::shown::QueuedCallNow;
 pub use self::waiting::{Admission, QueuePosition, QueuedCall};

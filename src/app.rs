@@ -10,6 +10,11 @@ mod history;
 mod in_step;
 mod journal;
 mod lately;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "at the start and by a reload, on a thread that waits; the name is changed in /run, which is memory"
+)]
+mod ledger;
 mod listeners;
 pub mod metrics;
 mod now;
@@ -22,7 +27,8 @@ mod tally;
 pub mod teller;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -44,6 +50,7 @@ pub use self::coordination::options as lease_options;
 use self::history::History;
 use self::journal::Journal;
 use self::lately::Lately;
+use self::ledger::LedgerFile;
 use self::listeners::{Accepting, AdminInlets, Listeners, bind_all};
 use self::metrics::Metrics;
 use self::now::TopCallers;
@@ -57,7 +64,7 @@ use crate::classify::Classifier;
 use crate::config::Config;
 use crate::config::descriptors::Descriptors;
 use crate::listen::threads::Threads;
-use crate::listen::{Connections, descriptors};
+use crate::listen::{Connections, InheritedSockets, descriptors};
 use crate::pipeline::Pipeline;
 use crate::protocol::{Conversation, Stop, StreamDrain};
 #[cfg(feature = "otlp")]
@@ -75,6 +82,15 @@ const CHECKPOINT_EVERY: Duration = Duration::from_secs(600);
 
 /// Time for the last answers to be written when a drain has taken too long.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A process before this one, as far as it matters for its successor.
+#[derive(Debug, Default)]
+pub struct Predecessor {
+    /// The place of its ledger, and of that of this process.
+    pub ledger: Option<PathBuf>,
+    /// Listening sockets of that process.
+    pub sockets: InheritedSockets,
+}
 
 /// A running proxy.
 pub struct App {
@@ -105,6 +121,10 @@ struct Shared {
     history: History,
     top_callers: Mutex<TopCallers>,
     gate: Gate,
+    /// Set if this process has a ledger.
+    ledger: Option<LedgerFile>,
+    /// Sockets that were open before this process, for listeners of a later config.
+    inherited: InheritedSockets,
     journal: Arc<Journal>,
     /// Claimed while the process runs, also while it drains.
     _name: Option<ProcessName>,
@@ -143,6 +163,19 @@ impl App {
         Self::start_with(config, logs, Engine::open)
     }
 
+    /// Starts as the successor of a process: limits go on where that one left them, its listening sockets are used, and
+    /// what this one does is noted for the next. A ledger that cannot be written is a warning.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start), and if another process has this ledger.
+    pub fn start_after(
+        config: Config,
+        logs: Option<Logs>,
+        before: Predecessor,
+    ) -> Result<Self, StartError> {
+        Self::begin(config, logs, Engine::open, before)
+    }
+
     /// Starts with a store for its quotas that was opened elsewhere, such as one that sidecars of one process
     /// share.
     ///
@@ -153,8 +186,21 @@ impl App {
         logs: Option<Logs>,
         open: impl Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync + 'static,
     ) -> Result<Self, StartError> {
-        let bound = bind_all(config.listen.listeners.iter())?;
-        let inlets = AdminInlets::bind(&config.admin)?;
+        Self::begin(config, logs, open, Predecessor::default())
+    }
+
+    fn begin(
+        config: Config,
+        logs: Option<Logs>,
+        open: impl Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync + 'static,
+        before: Predecessor,
+    ) -> Result<Self, StartError> {
+        let inherited = &before.sockets;
+        let bound = bind_all(config.listen.listeners.iter(), inherited)?;
+        let inlets = AdminInlets::bind(&config.admin, inherited)?;
+        for address in inherited.rest() {
+            warn!(%address, "a socket of the service manager listens here, and no listener is configured for it");
+        }
         let beside = CancellationToken::new();
         let shared = Arc::new(Shared::build(
             config,
@@ -162,6 +208,7 @@ impl App {
             inlets.address(),
             Box::new(open),
             &beside,
+            before,
         )?);
         shared.take_up_acts();
         inlets.serve(|inlet| {
@@ -230,7 +277,8 @@ impl App {
         let before = shared.config.get();
         let kept = shared.reachable();
         let listeners = config.listen.listeners.iter();
-        let bound = bind_all(listeners.filter(|it| !kept.contains(&it.bind)))?;
+        let listeners = listeners.filter(|it| !kept.contains(&it.bind));
+        let bound = bind_all(listeners, &shared.inherited)?;
         // Until the config is set, a change of costs would apply the old one.
         let one_at_a_time = shared.changes();
         shared
@@ -253,7 +301,7 @@ impl App {
             .classifier
             .set(Classifier::new(&config.classify));
         let limits = with_costs(&config.admit, &shared.callers);
-        let at = shared.gate.apply(&limits);
+        let at = shared.apply_limits(&limits);
         let journal = &shared.journal;
         journal.reloaded(at, &shared.gate, &config, &limits);
         if !was_on {
@@ -285,6 +333,12 @@ impl App {
         shared.history.reloaded(None);
         shared.metrics.config_reloaded(SystemTime::now());
         Ok(())
+    }
+
+    /// The listening sockets, with names, for a service manager that keeps them open while the process is exchanged.
+    #[must_use]
+    pub fn listening_sockets(&self) -> Vec<(String, OwnedFd)> {
+        self.shared.listening_sockets()
     }
 
     /// Whether there is a state file.

@@ -139,6 +139,9 @@ fn groups(command: &clap::Command) -> String {
 /// Runs the command. Exit code 0 good, 1 bad, 2 wrong usage.
 #[must_use]
 pub fn main() -> ExitCode {
+    // Handlers of signals come before the arguments are read: until then SIGHUP ends the process.
+    let serves = std::env::args_os().nth(1).is_some_and(|it| it == "serve");
+    let begun = serves.then(tools::serve::begin_sidecar);
     let matches = match definition().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return usage(&error),
@@ -155,7 +158,10 @@ pub fn main() -> ExitCode {
     };
     let graphical = wants_colours(&std::io::stderr());
     match cli.command {
-        Command::Serve(file) => tools::serve::run(&file.config, graphical),
+        Command::Serve(file) => {
+            let begun = begun.unwrap_or_else(tools::serve::begin_sidecar);
+            tools::serve::run(begun, &file.config, graphical)
+        }
         Command::Check(arguments) => tools::check::run(&arguments, graphical),
         Command::Init(arguments) => tools::init::run(&arguments),
         Command::Healthcheck(arguments) => {

@@ -5,6 +5,11 @@
 //! spins nor ends.
 
 pub mod descriptors;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "listeners are bound at start and by a reload, on threads that wait"
+)]
+mod inherited;
 pub mod metrics;
 pub mod threads;
 #[expect(
@@ -30,6 +35,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub use self::inherited::InheritedSockets;
 pub use self::unix::{SocketFile, SocketFileId};
 use crate::call::loopback::without_pacing;
 use crate::call::{Bind, Listener, Peer};
@@ -87,27 +93,35 @@ impl Bound {
         &self.address
     }
 
-    /// The file of the listener, if it has one.
+    /// Another descriptor of the socket.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
+    }
+
+    /// The file of the listener, if it has one that goes with it.
     #[must_use]
     pub fn file(&self) -> Option<SocketFileId> {
         self.file.as_ref().map(|file| file.id().clone())
     }
 }
 
-/// Binds the address of a listener.
+/// Binds the address of a listener, or takes the inherited socket that listens there.
 ///
 /// # Errors
 /// The error of the system: in use, no permission, no such address, no such directory.
-pub fn bind(listener: &Listener) -> io::Result<Bound> {
-    let (socket, address, file) = match &listener.bind {
+pub fn bind(listener: &Listener, inherited: &InheritedSockets) -> io::Result<Bound> {
+    let (socket, address, file): (OwnedFd, _, _) = match &listener.bind {
         Bind::Tcp(address) => {
-            let socket = bind_tcp(*address)?;
+            let socket = bind_tcp(*address, inherited)?;
             let address = socket.local_addr().unwrap_or(*address);
             (socket.into(), Bind::Tcp(address), None)
         }
         Bind::Unix(path) => {
-            let (socket, file) = unix::bind(path, listener.unix_mode)?;
-            (socket.into(), listener.bind.clone(), Some(file))
+            let (socket, file) = bind_file(path, listener.unix_mode, inherited)?;
+            (socket.into(), listener.bind.clone(), file)
         }
     };
     Ok(Bound {
@@ -117,20 +131,33 @@ pub fn bind(listener: &Listener) -> io::Result<Bound> {
     })
 }
 
-/// Binds a socket file with these permissions. The file is removed when the second value is dropped.
+/// Binds a socket file with these permissions, or takes the inherited socket that listens there. The file is removed
+/// when the second value is dropped; that of an inherited socket belongs to the service manager.
 ///
 /// # Errors
 /// The error of the system: in use, no permission, no such directory.
-pub fn bind_file(path: &Arc<Path>, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
+pub fn bind_file(
+    path: &Arc<Path>,
+    mode: u32,
+    inherited: &InheritedSockets,
+) -> io::Result<(UnixListener, Option<SocketFile>)> {
+    if let Some(socket) = inherited.find(&Bind::Unix(Arc::clone(path))) {
+        inherited::adopt(&socket)?;
+        return Ok((socket.into(), None));
+    }
     let (socket, file) = unix::bind(path, mode)?;
-    Ok((socket.into(), file))
+    Ok((socket.into(), Some(file)))
 }
 
-/// Binds an address.
+/// Binds an address, or takes the inherited socket that listens there.
 ///
 /// # Errors
 /// The error of the system: in use, no permission, no such address.
-pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+pub fn bind_tcp(address: SocketAddr, inherited: &InheritedSockets) -> io::Result<TcpListener> {
+    if let Some(socket) = inherited.find(&Bind::Tcp(address)) {
+        inherited::adopt(&socket)?;
+        return Ok(socket.into());
+    }
     let socket = bound(address)?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
@@ -422,7 +449,11 @@ mod tests {
 
     #[tokio::test]
     async fn the_loop_ends_when_stopped_and_hands_over_what_it_accepted() {
-        let socket = bind_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+        let socket = bind_tcp(
+            SocketAddr::from(([127, 0, 0, 1], 0)),
+            &InheritedSockets::default(),
+        )
+        .expect("a free port");
         let address = socket.local_addr().expect("bound");
         let listener = Bound {
             socket: socket.into(),

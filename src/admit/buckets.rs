@@ -9,13 +9,14 @@ use tidegate_limits::call::BucketId;
 use tidegate_limits::scheduler::{
     BucketMode, BucketNow, BucketRule, LimitNow, Supplier, Supply, TooManyBuckets,
 };
-use tidegate_limits::{Caller, Fill, Tokens};
+use tidegate_limits::{Call, Caller, Fill, Timestamp, Tokens};
 
 use super::Gate;
 use super::journal::SchedulerEvent;
+use super::lock::Waiter;
 use crate::call::claim::Charged;
 use crate::call::steps::StepKind;
-use crate::call::{Identity, Quota};
+use crate::call::{Identity, Quota, Record};
 
 impl Gate {
     /// Makes the bucket of a rate limit, or changes it in place: its tokens and waiting calls are
@@ -37,15 +38,13 @@ impl Gate {
         let mut known: HashMap<Caller, Option<BucketId>> = HashMap::new();
         let mut records = Vec::new();
         self.lock.change(|state, now| {
-            state.calls().reroute_waiting(now, |call, waiter| {
+            let to = |call: &Call, _: &Waiter| {
                 let _ = call.bucket.filter(|bucket| *bucket == id)?;
                 let caller = call.caller;
-                let to = *known.entry(caller).or_insert_with(|| reroute(caller));
-                if let Some(record) = waiter.record.upgrade() {
-                    record.note(|facts| facts.step(now, StepKind::Bucket(to.map(|to| to.0))));
-                    records.push(record);
-                }
-                Some(to)
+                Some(*known.entry(caller).or_insert_with(|| reroute(caller)))
+            };
+            state.calls().reroute_waiting(now, to, |waiter, to| {
+                records.extend(note_moved(waiter, now, to));
             });
             state.observe(now, SchedulerEvent::BucketRemoved { id });
             state.calls().remove_bucket(now, id, |_| None)
@@ -58,9 +57,9 @@ impl Gate {
     pub fn reroute(&self, mut charge: impl FnMut(&Identity) -> Charged) {
         let mut known: HashMap<Arc<Identity>, Charged> = HashMap::new();
         // Dropping a record reports it, which must not happen under the lock.
-        let mut records = Vec::new();
-        self.lock.change_unlogged(|state, now| {
-            state.calls().reroute_waiting(now, |_, waiter| {
+        let (mut looked_at, mut records) = (Vec::new(), Vec::new());
+        self.lock.change(|state, now| {
+            let to = |_: &Call, waiter: &Waiter| {
                 let record = waiter.record.upgrade()?;
                 let bucket = record.note(|facts| {
                     let identity = &facts.origin.identity;
@@ -70,20 +69,21 @@ impl Gate {
                             .entry(Arc::clone(identity))
                             .or_insert_with(|| charge(identity)),
                     };
-                    let bucket = charged.bucket();
                     if let Some(claim) = &mut facts.claim
                         && claim.charged != *charged
                     {
                         claim.charged = charged.clone();
-                        facts.step(now, StepKind::Bucket(bucket.map(|to| to.0)));
                     }
-                    bucket
+                    charged.bucket()
                 });
-                records.push(record);
+                looked_at.push(record);
                 Some(bucket)
+            };
+            state.calls().reroute_waiting(now, to, |waiter, to| {
+                records.extend(note_moved(waiter, now, to));
             });
         });
-        drop(records);
+        drop((looked_at, records));
     }
 
     /// The current state of a bucket.
@@ -153,4 +153,12 @@ impl Gate {
             calls.bucket_now(now, id)
         })
     }
+}
+
+/// Notes that a waiting call is charged to another bucket, in each case in which the scheduler moves it: a replay moves
+/// these calls and no others. The record must be dropped without the lock.
+fn note_moved(waiter: &Waiter, now: Timestamp, to: Option<BucketId>) -> Option<Arc<Record>> {
+    let record = waiter.record.upgrade()?;
+    record.note(|facts| facts.step(now, StepKind::Bucket(to.map(|to| to.0))));
+    Some(record)
 }

@@ -11,6 +11,7 @@ use tidegate_limits::{Call, Class, Timestamp};
 use tidegate_runtime::Clock;
 
 use super::ask::{Ask, Claimed};
+use super::carry::NewLedger;
 use super::early::Attempt;
 use super::lock::{Decision, GateLock, GateState, Lane, Waiter, draining, tell};
 use super::observe::CallEvent;
@@ -152,16 +153,26 @@ impl Gate {
     /// places, used slots stay used.
     /// Returns the instant of the change.
     pub fn apply(&self, settings: &Settings) -> Timestamp {
-        self.apply_in(settings, self.phase())
+        self.apply_with(settings, None)
+    }
+
+    /// Applies new limits with a ledger that has the regions for the new limits, if the present one does not.
+    pub fn apply_with(&self, settings: &Settings, ledger: Option<NewLedger>) -> Timestamp {
+        self.apply_in(settings, self.phase(), ledger)
     }
 
     /// Aligns fixed windows to the time of day as it is now, if it was set since; else the same as
     /// [`apply`](Self::apply).
     pub fn align(&self, settings: &Settings) -> Timestamp {
-        self.apply_in(settings, self.phase_now())
+        self.apply_in(settings, self.phase_now(), None)
     }
 
-    fn apply_in(&self, settings: &Settings, phase: Duration) -> Timestamp {
+    fn apply_in(
+        &self,
+        settings: &Settings,
+        phase: Duration,
+        ledger: Option<NewLedger>,
+    ) -> Timestamp {
         let limited = policy::limited(settings, phase);
         let unlimited = policy::unlimited(settings);
         let at = self.lock.change(|state, now| {
@@ -176,11 +187,14 @@ impl Gate {
             calls.apply(now, limited);
             free.apply(now, unlimited);
             state.observer.apply(now, settings, phase);
+            state.renew_ledger(ledger, now);
+            // The line of the reload has the instant.
+            state.is_unlogged.set(false);
             now
         });
         // A change of its own: in the log, what the new limits are given comes after them.
         if !self.lock.lock().acts.overrides.is_empty() {
-            self.lock.change_unlogged(GateState::override_again);
+            self.lock.change(GateState::override_again);
         }
         at
     }
@@ -209,7 +223,7 @@ impl Gate {
     /// A destination leads to another backend from now on, which counts as up. Calls that wait for
     /// the old one go to it.
     pub fn moved(&self, destination: Destination, generation: Generation) {
-        self.lock.change_unlogged(|state, now| {
+        self.lock.change(|state, now| {
             if state.backends.moved(destination, generation) {
                 state.open(destination, now);
             }
@@ -237,7 +251,7 @@ impl Gate {
         self.lock.change(|state, now| {
             state.refuses_all = true;
             // If no call waits, no line has this instant.
-            state.is_unlogged = true;
+            state.is_unlogged.set(true);
             for lane in &mut state.lanes {
                 while let Some((mut waiter, WaitReport { delays, .. })) = lane.evict(now) {
                     let no = Decision::Refuse {

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_limits::call::Cost;
 use tidegate_limits::call::{BucketId, QuotaKey};
+use tidegate_limits::policy::WindowStamp;
 use tidegate_limits::quota::{QuestionId, StoreReply, StoreTime, WindowRule};
 use tidegate_limits::scheduler::{BucketRule, Supplier, Supply, SupplyShare};
-use tidegate_limits::{Fill, Timestamp};
+use tidegate_limits::{Call, Fill, Timestamp};
 
 use super::Gate;
 use crate::call::Would;
@@ -20,6 +22,30 @@ pub trait Journal: Send + Sync {
     /// Limits that only observe would have done this to a call of this class. `late` is its id, if
     /// its line was written without knowing.
     fn would(&self, at: Timestamp, class: &str, would: &Would, late: Option<u64>);
+}
+
+/// State that counts of the process before, in the words of this one.
+#[derive(Debug, PartialEq)]
+pub struct CarriedState {
+    /// By the name of the limit, the departures.
+    pub windows: Vec<(String, Vec<(Timestamp, Cost)>)>,
+    /// The levels of buckets, and since when they were so.
+    pub levels: Vec<(BucketId, f64, Timestamp)>,
+    /// The calls that may still be at the backend.
+    pub calls: Vec<CarriedCall>,
+}
+
+/// A call that may still be at the backend.
+#[derive(Debug, PartialEq)]
+pub struct CarriedCall {
+    /// The call.
+    pub call: Call,
+    /// The name of its class.
+    pub class: Arc<str>,
+    /// When it was admitted.
+    pub since: Timestamp,
+    /// The departures that windows count already.
+    pub departed: &'static [WindowStamp],
 }
 
 /// An event that the scheduler of limited calls gets besides calls.
@@ -57,6 +83,12 @@ pub enum SchedulerEvent<'a> {
         /// The number of the bucket.
         id: BucketId,
     },
+    /// State of the process before counts.
+    Carried(&'a CarriedState),
+    /// Every window counts as used up, because nothing is known of the process before.
+    CarriedFull,
+    /// The backend is done with the calls of the process before.
+    CarriedDone,
     /// The quotas of the config in force.
     Quotas,
     /// The store overrules what a quota has for a key, or with `None` no longer.

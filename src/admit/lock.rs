@@ -3,6 +3,7 @@
 //! Each change asks in the same step whose turn it is, at a `now` that is read under the lock. A
 //! call that waits finds its hold in a channel of its own.
 
+use std::cell::Cell;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -20,6 +21,7 @@ use super::acts::{Acts, first};
 use super::ask::{Ask, Waits};
 use super::backends::Backends;
 use super::journal::{Journal, SchedulerEvent};
+use super::ledger::GateLedger;
 use super::observe::{CallEvent, Observer};
 use super::policy;
 use super::promotion::{EffectiveClass, Promotions};
@@ -78,8 +80,8 @@ pub(super) struct GateState {
     /// The instant of the last change. With a journal no two changes have the same one, so that a
     /// replay of the log knows their order.
     pub(super) last: Timestamp,
-    /// The change under way is in no line.
-    pub(super) is_unlogged: bool,
+    /// The change under way is in no line of a call or of the gate so far.
+    pub(super) is_unlogged: Cell<bool>,
     /// How far past the epoch the clock began to count, as fixed windows are aligned.
     pub(super) phase: Duration,
     /// The seed of the scheduler, for a replay.
@@ -90,6 +92,8 @@ pub(super) struct GateState {
     pub(super) keeps_steps: bool,
     /// The limits that only observe, and their shadow.
     pub(super) observer: Observer,
+    /// Where everything is noted that the next process must know.
+    pub(super) ledger: Option<Box<GateLedger>>,
 }
 
 /// The most postponements of one call that its line for a replay shows. With the default times, a call
@@ -159,13 +163,15 @@ impl GateLock {
     /// No call waits yet.
     pub(super) fn new(settings: &Settings, clock: Clock) -> Self {
         let mut entropy: StdRng = rand::make_rng();
+        let began = clock.began();
         let phase = clock.phase();
         let limited = policy::limited(settings, phase);
         let unlimited = policy::unlimited(settings);
         // A client that knows the seed could choose the callers with which it shares turns.
         let seed = entropy.next_u64();
         let state = GateState {
-            lanes: [limited, unlimited].map(|policy| Scheduler::with_seed(policy, seed)),
+            lanes: [limited, unlimited]
+                .map(|policy| Scheduler::with_seed(policy, seed).beginning(began)),
             backends: Backends::default(),
             acts: Acts::new(settings.ramp),
             entropy,
@@ -178,13 +184,14 @@ impl GateLock {
             peak: 0,
             wake: None,
             armed: None,
-            last: Timestamp::ZERO,
-            is_unlogged: false,
-            observer: Observer::new(settings, phase, seed),
+            last: began,
+            is_unlogged: Cell::new(false),
+            observer: Observer::new(settings, phase, seed, began),
             seed,
             phase,
             journal: None,
             keeps_steps: false,
+            ledger: None,
         };
         Self {
             clock,
@@ -216,11 +223,12 @@ impl GateLock {
         look(&mut state, now)
     }
 
-    /// Makes a change, then admits the calls that may run now.
+    /// Makes a change, then admits the calls that may run now. If no line shows the change, limited calls were asked and none
+    /// left the queue, their order may have changed nevertheless, so the instant is noted.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut GateState, Timestamp) -> R) -> R {
         let mut state = self.lock();
         let now = state.instant(self.clock.now());
-        state.is_unlogged = false;
+        state.is_unlogged.set(true);
         state.observer.advance(now);
         let result = change(&mut state, now);
         if !state.is_settled(now) {
@@ -230,6 +238,7 @@ impl GateLock {
                 "only `ask` asks, and gets its answer there"
             );
         }
+        state.note_in_ledger(now);
         // A call must be accepted before it can be refused.
         let full = state.when_full == WhenFull::Wait && !state.calls().has_room();
         state.report_observed();
@@ -304,7 +313,7 @@ impl GateLock {
                 || state.acts.is_due(now)
         });
         if is_for_calls {
-            self.change_unlogged(|_, _| ());
+            self.change(|_, _| ());
         } else {
             self.change_shadow(|state, now| state.observer.advance(now));
         }
@@ -337,29 +346,15 @@ impl GateLock {
         result
     }
 
-    /// Makes a change for a call of this lane, then admits the calls that may run now.
+    /// Makes a change for a call of this lane, then admits the calls that may run now. The line of a limited call shows it.
     pub(super) fn change_in<R>(
         &self,
         lane: Lane,
         change: impl FnOnce(&mut GateState, Timestamp) -> R,
     ) -> R {
         self.change(|state, now| {
-            let result = change(state, now);
-            state.is_unlogged |= lane == Lane::Unlimited;
-            result
-        })
-    }
-
-    /// Makes a change that no line of a call or of the gate shows, then admits the calls that may run now. If limited
-    /// calls were asked and none left the queue, their order may have changed nevertheless, so the instant is noted.
-    pub(super) fn change_unlogged<R>(
-        &self,
-        change: impl FnOnce(&mut GateState, Timestamp) -> R,
-    ) -> R {
-        self.change(|state, now| {
-            let result = change(state, now);
-            state.is_unlogged = true;
-            result
+            state.is_unlogged.set(lane == Lane::Unlimited);
+            change(state, now)
         })
     }
 
@@ -518,10 +513,11 @@ impl GateState {
         let mut wake = self.backends.wake();
         let calls = self.calls();
         let asks = calls.waiting() > 0 || calls.has_due_quotas(now);
-        let mut is_silent = self.is_unlogged && asks;
+        let mut is_silent = self.is_unlogged.get() && asks;
         let entropy = &mut self.entropy;
         let keeps_steps = self.keeps_steps;
         let peak = &mut self.peak;
+        let ledger = &mut self.ledger;
         for (lane, is_limited) in self.lanes.iter_mut().zip([true, false]) {
             loop {
                 let aside = &mut |waiter: &mut Waiter, jitter| {
@@ -538,6 +534,9 @@ impl GateState {
                         if is_limited {
                             is_silent = false;
                             *peak = lane.in_flight().max(*peak);
+                            if let Some(ledger) = ledger.as_deref_mut() {
+                                ledger.follow(lane, now);
+                            }
                         }
                         let go = Decision::Admit {
                             hold,
@@ -584,6 +583,14 @@ impl GateState {
             self.note(now, SchedulerEvent::Woke);
         }
         answer
+    }
+
+    /// Notes for the next process what limited calls have done.
+    #[inline]
+    fn note_in_ledger(&mut self, now: Timestamp) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.follow(&mut self.lanes[Lane::Limited as usize], now);
+        }
     }
 
     /// The scheduler of calls that meet limits.
@@ -658,6 +665,7 @@ impl GateState {
 
     /// Notes an event in the journal alone.
     pub(super) fn note(&self, now: Timestamp, event: SchedulerEvent<'_>) {
+        self.is_unlogged.set(false);
         if let Some(journal) = &self.journal {
             journal.note(now, event);
         }

@@ -97,7 +97,7 @@ pub struct ObservedNow {
 }
 
 impl Observer {
-    pub(super) fn new(settings: &Settings, phase: Duration, seed: u64) -> Self {
+    pub(super) fn new(settings: &Settings, phase: Duration, seed: u64, began: Timestamp) -> Self {
         let mut this = Self {
             seed,
             policy: policy::of(settings, phase),
@@ -113,7 +113,7 @@ impl Observer {
             left: Vec::new(),
             forgotten: Vec::new(),
         };
-        this.begin_or_end(Timestamp::ZERO);
+        this.begin_or_end(began);
         this
     }
 
@@ -148,7 +148,7 @@ impl Observer {
     }
 
     fn begin(&self, now: Timestamp) -> Shadow {
-        let mut shadow = Shadow::new(self.policy.clone(), self.seed, self.last_id);
+        let mut shadow = Shadow::new(self.policy.clone(), self.seed, self.last_id, now);
         shadow.change(now, |calls| {
             for (id, bucket) in &self.buckets {
                 // There are no more than the real scheduler has.
@@ -326,8 +326,12 @@ impl Observer {
                     shadow.change(now, |calls| calls.store_is_back(now));
                 }
             }
-            // The shadow wakes by itself, and its quotas have keys of their own.
+            // The shadow wakes by itself, and its quotas have keys of their own. Limits that only observe are not in
+            // the ledger.
             SchedulerEvent::Woke
+            | SchedulerEvent::Carried(_)
+            | SchedulerEvent::CarriedFull
+            | SchedulerEvent::CarriedDone
             | SchedulerEvent::Quotas
             | SchedulerEvent::QuotaRule { .. }
             | SchedulerEvent::QuotaAnswer { .. }

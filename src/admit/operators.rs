@@ -30,7 +30,7 @@ impl Gate {
     /// Sends nothing new to any backend, until the hold is over or [`resume`](Self::resume). If it
     /// was paused already, this hold replaces the rest of the other. Calls that run end as usual.
     pub fn pause(&self, pause: PauseFor) -> BackendControlNow {
-        let (acting, _moved) = self.lock.change_unlogged(|state, now| {
+        let (acting, _moved) = self.lock.change(|state, now| {
             let PauseFor {
                 hold,
                 extends,
@@ -59,7 +59,7 @@ impl Gate {
         why: Arc<str>,
         author: Arc<str>,
     ) -> BackendControlNow {
-        let (acting, _moved) = self.lock.change_unlogged(|state, now| {
+        let (acting, _moved) = self.lock.change(|state, now| {
             let moved = state.end_pause(now);
             let ramp = ramp.unwrap_or(state.acts.usual_ramp);
             state.begin_ramp(now, ramp, why, author);
@@ -70,7 +70,7 @@ impl Gate {
 
     /// Takes up what an earlier process did. What has ended since is over.
     pub fn take_up(&self, acting: BackendControl) {
-        let _moved = self.lock.change_unlogged(|state, now| match acting {
+        let _moved = self.lock.change(|state, now| match acting {
             BackendControl::Paused(pause) if pause.ends > now => state.begin_pause(pause, now),
             BackendControl::Ramping(ramp) if ramp.ends > now => {
                 state.continue_ramp(ramp, now);
@@ -95,7 +95,7 @@ impl Gate {
         why: Arc<str>,
         author: Arc<str>,
     ) -> Result<Override, NotOverridden> {
-        self.lock.change_unlogged(|state, now| {
+        self.lock.change(|state, now| {
             if state.observer.has(name) || state.observer.has(&format!("function:{name}")) {
                 return Err(NotOverridden::Observes);
             }
@@ -126,7 +126,7 @@ impl Gate {
     /// # Errors
     /// If there is no such limit.
     pub fn end_override(&self, name: &str) -> Result<(Arc<str>, bool), NotOverridden> {
-        self.lock.change_unlogged(|state, now| {
+        self.lock.change(|state, now| {
             let named = |it: &&Override| {
                 let function = it.limit.strip_prefix("function:");
                 *it.limit == *name || function == Some(name)

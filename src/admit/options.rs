@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Deadline, LimitMode, Postpone, WhenFull, Window, WindowStamp};
+use super::{Deadline, LedgerLost, LimitMode, Postpone, WhenFull, Window, WindowStamp};
 use crate::options::kind::{
     DAY, HOUR, MS, SECOND, all, choice, duration, flag, function_name, integer, name,
 };
@@ -113,6 +113,12 @@ options! {
         /// Added to the window before a slot comes back, for the difference between two clocks or two
         /// packets on the way. Raise it for a backend far away.
         window_guard: Duration = duration(Duration::ZERO..=10 * SECOND).or(5 * MS).expert();
+
+        /// Whether windows begin used up if nothing is known of the process before: at the first start, after a
+        /// restart of the machine, and if the ledger was lost or damaged. With "assume_full" they do, so the first
+        /// calls wait for at most one window. "assume_empty" can admit up to twice the limit. The default is
+        /// "assume_full" with windows of up to 10s, if a call may wait as long.
+        ledger_lost: Option<LedgerLost> = choice().optional().example("\"assume_empty\"");
 
         /// Whether limits hold calls. "observe" holds and refuses no call by a limit, and reports what
         /// the limits would have done: docs/how-to/observe.md. It applies to the limits here, of classes, and

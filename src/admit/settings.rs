@@ -45,9 +45,23 @@ pub struct Settings {
     /// How long after a user call on a guest its reads are in the class of users; `None` switches
     /// promotion off.
     pub promote_for: Option<Duration>,
+    /// Content of windows at a start if nothing is known of the process before.
+    pub ledger_lost: LedgerLost,
+    /// How long after the start a call counts that was at the backend when the process before died.
+    pub after_crash: Duration,
     /// How long limits grow from a tenth to full, after a backend was down and after a pause. Zero is
     /// not at all.
     pub ramp: Duration,
+}
+
+words! {
+    /// Content of windows at a start if nothing is known of the process before.
+    pub enum LedgerLost {
+        /// Windows count as used up.
+        AssumeFull = "assume_full",
+        /// Windows count as unused.
+        AssumeEmpty = "assume_empty",
+    }
 }
 
 words! {

@@ -138,14 +138,14 @@ pub(super) struct Shadow {
 
 impl Shadow {
     /// No call is in it. Ids begin after this one, so that those of an earlier shadow mean nothing.
-    pub(super) fn new(policy: Policy, seed: u64, last_id: u64) -> Self {
+    pub(super) fn new(policy: Policy, seed: u64, last_id: u64, now: Timestamp) -> Self {
         Self {
-            scheduler: Scheduler::with_seed(policy, seed),
+            scheduler: Scheduler::with_seed(policy, seed).beginning(now),
             calls: HashMap::default(),
             last_id,
             agenda: BinaryHeap::new(),
             wake: None,
-            now: Timestamp::ZERO,
+            now,
             random: StdRng::seed_from_u64(seed),
             services: HashMap::default(),
             last_service: Service::default(),

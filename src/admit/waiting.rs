@@ -181,7 +181,7 @@ impl QueuedCall {
             let lane = &mut state.lanes[call.lane as usize];
             let Some(waiter) = lane.payload_mut(ticket) else {
                 // Others are asked, and the line of this call does not have the instant.
-                state.is_unlogged = true;
+                state.is_unlogged.set(true);
                 return None;
             };
             let class = match waiter.class {
@@ -291,7 +291,7 @@ impl Drop for QueuedCall {
                     postponed,
                 }) => {
                     // Likewise.
-                    state.is_unlogged = true;
+                    state.is_unlogged.set(true);
                     (at, ended_by(refusal.as_ref()), postponed, delays)
                 }
                 Err(_) => {

@@ -30,8 +30,8 @@ pub struct AccessLine<'a> {
     pub at: SystemTime,
     /// How long its parts took.
     pub took: Durations,
-    /// When the process started, since the epoch. All times in its lines count from it on one monotonic clock. So lines
-    /// with the same start can be compared to the microsecond, and others only as well as the clocks of their hosts agree.
+    /// Where the process's clock has its zero, since the epoch. All times in its lines count from there on one clock. So lines
+    /// with the same zero can be compared to the microsecond, and others only as well as the clocks of their hosts agree.
     pub started_us: u64,
 }
 

@@ -4,18 +4,20 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tidegate_runtime::metric::TimeLimits;
 use tidegate_runtime::{Clock, Live, ProcessName};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::Predecessor;
 use super::acts::Acts;
 use super::callers::Keeper;
 use super::coordination::Coordination;
 use super::history::History;
 use super::journal::Journal;
+use super::ledger;
 use super::metrics::Metrics;
 use super::quotas::{self, Quotas};
 use super::teller::Teller;
@@ -38,6 +40,9 @@ use crate::telemetry::Logs;
 use crate::telemetry::access::{AccessLog, Look};
 use crate::telemetry::spans::Spans;
 
+/// The clock has moments for what the processes of this time before did. No window is longer.
+const PAST: Duration = Duration::from_secs(25 * 60 * 60);
+
 impl Shared {
     /// Builds all parts, and starts none of them.
     pub(super) fn build(
@@ -46,9 +51,10 @@ impl Shared {
         admin: Option<SocketAddr>,
         open: quotas::Open,
         beside: &CancellationToken,
+        before: Predecessor,
     ) -> Result<Self, StartError> {
         let access = access_log(&config, logs.as_ref())?;
-        let clock = Clock::start();
+        let clock = Clock::with_past(PAST);
         let (keeper, saved) = Keeper::open(config.callers.state_file.as_deref())?;
         let acts = Acts::open(config.callers.state_file.as_deref())?;
         let Changed {
@@ -60,26 +66,24 @@ impl Shared {
         let journal = Arc::new(Journal::new(to, clock, of));
         let gate = gate_of(&config, &callers, &journal, clock);
         follow(&gate, &callers, buckets);
+        let ledger = ledger::open(
+            before.ledger.as_deref(),
+            &gate,
+            &config.admit,
+            clock,
+            beside,
+        )?;
         warn_of_observed(&config);
         metrics.config_taken(SystemTime::now());
-        let registry = metrics.registry();
         let name = own_places(&config).and_then(|places| ProcessName::claim(&places));
         let known_as = name.as_ref().map(ProcessName::as_str);
-        let coordination =
-            Coordination::new(gate.clone(), callers.clone(), clock, registry, known_as);
-        coordination.apply(config.coordinate.as_ref(), &config.admit);
+        let coordination = coordination_of(&config, &gate, &callers, known_as, &metrics, clock);
         let descriptors = divide(&config, &metrics);
         let (shown, stop) = (metrics.quotas.clone(), beside.clone());
         let quotas = Quotas::new(gate.clone(), clock, shown, open, known_as, stop);
         quotas.apply(config.quotas.as_ref());
         let spans = Arc::new(Spans::new(config.trace.clone()));
-        let teller = Arc::new(Teller::new(
-            Arc::clone(&metrics),
-            Arc::clone(&access),
-            Arc::clone(&spans),
-            callers.clone(),
-            clock,
-        ));
+        let teller = teller_of(&metrics, &access, &spans, &callers, clock);
         let observer = Arc::clone(&teller) as _;
         let pipeline = pipeline_of(&config, &callers, &gate, observer, clock);
         let (closing, streams) = (Stop::default(), StreamDrain::default());
@@ -89,6 +93,8 @@ impl Shared {
             conversation: Live::new(conversation),
             pipeline,
             gate,
+            ledger,
+            inherited: before.sockets,
             journal,
             _name: name,
             coordination: Arc::new(coordination),
@@ -117,6 +123,31 @@ impl Shared {
             config: Live::new(config),
         })
     }
+}
+
+fn coordination_of(
+    config: &Config,
+    gate: &Gate,
+    callers: &Callers,
+    known_as: Option<&str>,
+    metrics: &Metrics,
+    clock: Clock,
+) -> Coordination {
+    let registry = metrics.registry();
+    let coordination = Coordination::new(gate.clone(), callers.clone(), clock, registry, known_as);
+    coordination.apply(config.coordinate.as_ref(), &config.admit);
+    coordination
+}
+
+fn teller_of(
+    metrics: &Arc<Metrics>,
+    access: &Arc<AccessLog>,
+    spans: &Arc<Spans>,
+    callers: &Callers,
+    clock: Clock,
+) -> Arc<Teller> {
+    let (metrics, access, spans) = (Arc::clone(metrics), Arc::clone(access), Arc::clone(spans));
+    Arc::new(Teller::new(metrics, access, spans, callers.clone(), clock))
 }
 
 fn metrics_of(config: &Config) -> Arc<Metrics> {

@@ -7,18 +7,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::call::{BucketId, QuotaKey};
+use tidegate_limits::policy::WindowStamp;
 use tidegate_limits::quota::{self, StoreReply, StoreTime, StoredRecord};
 use tidegate_limits::scheduler::{
     BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Settlement, Supplier, Supply,
     SupplyShare,
 };
 use tidegate_record::digits::micros;
-use tidegate_record::kind::{BucketFields, BucketFigures, PacedCost};
+use tidegate_record::kind::{
+    BucketFields, BucketFigures, CarriedCallFields, CarriedFields, CarriedLevel, CarriedWindow,
+    PacedCost,
+};
 use tidegate_record::{GateEvent, GateRecord};
 use tidegate_runtime::{Clock, lock};
 
 use super::metrics::Metrics;
-use crate::admit::{self, Gate, SchedulerEvent, Settings};
+use crate::admit::{self, CarriedState, Gate, SchedulerEvent, Settings};
 use crate::call::Would;
 use crate::config::{self, Config};
 use crate::telemetry::access::{AccessLog, Written};
@@ -31,10 +35,14 @@ const LINE_BYTES_MAX: usize = (48 << 10) - 16;
 /// The most lines that a checkpoint repeats. With more, a replay needs the log since the start.
 const REPEATED_MAX: usize = 1000;
 
+/// The most departures, levels or calls of the process before in one line.
+const CARRIED_MAX: usize = 250;
+
 /// Writes the lines of the gate: those with a config while the log of calls is on, and the others with `log.replay`.
 pub(super) struct Journal {
     access: Arc<AccessLog>,
     clock: Clock,
+    /// Where the clock has its zero, since the epoch. No two processes have the same.
     started_us: u64,
     metrics: Arc<Metrics>,
     /// Everything that is in force besides the config: the fields of its line, by event and what it is about.
@@ -50,7 +58,7 @@ impl Journal {
     pub(super) fn new(access: Arc<AccessLog>, clock: Clock, metrics: Arc<Metrics>) -> Self {
         Self {
             access,
-            started_us: since_epoch_us(clock.started()),
+            started_us: since_epoch_us(clock.zero()),
             clock,
             metrics,
             in_force: Mutex::default(),
@@ -64,7 +72,7 @@ impl Journal {
 
     /// The process has started with this config.
     pub(super) fn started(&self, gate: &Gate, config: &Config, limits: &Settings) {
-        self.configured(Timestamp::ZERO, GateEvent::Start, gate, config, limits);
+        self.configured(self.clock.began(), GateEvent::Start, gate, config, limits);
     }
 
     /// The limits of this config are in force from this instant on.
@@ -255,6 +263,57 @@ impl Journal {
         self.write(at, GateEvent::BucketGone, record);
     }
 
+    /// In as many lines as it needs.
+    fn carried(&self, at: Timestamp, carried: &CarriedState) {
+        let part = |part: CarriedFields| self.carried_part(at, part);
+        for (limit, departures) in &carried.windows {
+            for some in departures.chunks(CARRIED_MAX) {
+                let some = some.iter().map(|(at, cost)| (at.as_nanos(), cost.get()));
+                part(CarriedFields {
+                    windows: vec![CarriedWindow {
+                        limit: limit.clone(),
+                        departures: some.collect(),
+                    }],
+                    ..CarriedFields::default()
+                });
+            }
+        }
+        for some in carried.levels.chunks(CARRIED_MAX) {
+            let some = some.iter().map(|&(id, tokens, at)| CarriedLevel {
+                bucket: id.0,
+                tokens,
+                at_ns: at.as_nanos(),
+            });
+            part(CarriedFields {
+                levels: some.collect(),
+                ..CarriedFields::default()
+            });
+        }
+        for some in carried.calls.chunks(CARRIED_MAX) {
+            let some = some.iter().map(|it| CarriedCallFields {
+                function: it.call.function.to_string(),
+                class: it.class.to_string(),
+                backend: it.call.backend.0,
+                cost: it.call.cost.get(),
+                since_ns: it.since.as_nanos(),
+                sent: it.departed.contains(&WindowStamp::Sent),
+                replied: it.departed.contains(&WindowStamp::Replied),
+            });
+            part(CarriedFields {
+                calls: some.collect(),
+                ..CarriedFields::default()
+            });
+        }
+    }
+
+    fn carried_part(&self, at: Timestamp, part: CarriedFields) {
+        let record = GateRecord {
+            carried: Some(&part),
+            ..GateRecord::default()
+        };
+        self.write(at, GateEvent::Carried, record);
+    }
+
     /// The answer of the store of quotas, and what is said of it and its keys.
     fn of_quotas(&self, at: Timestamp, event: SchedulerEvent<'_>) {
         let of_none = GateRecord::default();
@@ -327,6 +386,21 @@ impl admit::Journal for Journal {
                 };
                 self.keep(at, GateEvent::Share, String::new(), whole, record);
             }
+            SchedulerEvent::Carried(carried) => self.carried(at, carried),
+            SchedulerEvent::CarriedFull => self.carried_part(
+                at,
+                CarriedFields {
+                    full: true,
+                    ..CarriedFields::default()
+                },
+            ),
+            SchedulerEvent::CarriedDone => self.carried_part(
+                at,
+                CarriedFields {
+                    done: true,
+                    ..CarriedFields::default()
+                },
+            ),
             SchedulerEvent::Woke => self.write(at, GateEvent::Woke, GateRecord::default()),
             event => self.of_quotas(at, event),
         }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use tidegate_runtime::{Live, lock};
@@ -13,7 +14,7 @@ use crate::admin::{self, Inlet, ServeError};
 use crate::call::listener::UNIX_MODE;
 use crate::call::{Bind, Listener, Protocol};
 use crate::listen::threads::{CallGuess, ThreadPlace};
-use crate::listen::{self, Bound, SocketFile, SocketFileId};
+use crate::listen::{self, Bound, InheritedSockets, SocketFile, SocketFileId};
 use crate::protocol::{self, Accepted};
 
 /// Listeners of a running sidecar.
@@ -29,25 +30,31 @@ pub(super) struct Accepting {
     pub(super) settings: Arc<Live<Listener>>,
     pub(super) address: Bind,
     file: Option<SocketFileId>,
+    /// For the service manager, which keeps it open while the process is exchanged. Dropped with the loop, so that
+    /// nothing else holds a listener open that ends.
+    socket: Option<OwnedFd>,
     pub(super) stop: CancellationToken,
 }
 
 /// Listeners of the admin address.
 pub(super) struct AdminInlets {
     tcp: Option<tokio::net::TcpListener>,
-    file: Option<(tokio::net::UnixListener, SocketFile)>,
+    file: Option<(tokio::net::UnixListener, Option<SocketFile>)>,
 }
 
 impl AdminInlets {
     /// Binds each address of the settings. Needs a runtime.
-    pub(super) fn bind(settings: &admin::Settings) -> Result<Self, StartError> {
+    pub(super) fn bind(
+        settings: &admin::Settings,
+        inherited: &InheritedSockets,
+    ) -> Result<Self, StartError> {
         let tcp = settings.bind.map(|address| {
-            let bound = listen::bind_tcp(address);
+            let bound = listen::bind_tcp(address, inherited);
             let bound = bound.and_then(tokio::net::TcpListener::from_std);
             bound.map_err(|cause| cannot_bind_admin(Bind::Tcp(address), cause))
         });
         let file = settings.socket.as_ref().map(|path| {
-            let bound = listen::bind_file(path, UNIX_MODE);
+            let bound = listen::bind_file(path, UNIX_MODE, inherited);
             let bound = bound.and_then(|(listener, file)| {
                 Ok((tokio::net::UnixListener::from_std(listener)?, file))
             });
@@ -94,8 +101,9 @@ fn cannot_bind_admin(address: Bind, cause: io::Error) -> StartError {
 /// Binds the address of each listener.
 pub(super) fn bind_all<'a>(
     listeners: impl Iterator<Item = &'a Listener>,
+    inherited: &InheritedSockets,
 ) -> Result<Vec<(Listener, Bound)>, StartError> {
-    let bound = listeners.map(|listener| match listen::bind(listener) {
+    let bound = listeners.map(|listener| match listen::bind(listener, inherited) {
         Ok(socket) => Ok((listener.clone(), socket)),
         Err(cause) => Err(StartError::Bind {
             address: listener.bind.clone(),
@@ -107,6 +115,20 @@ pub(super) fn bind_all<'a>(
 }
 
 impl Shared {
+    /// The sockets of TCP listeners, with names for the service manager, which may not contain a colon. The file of a
+    /// Unix socket goes with the process, so no client could connect to it.
+    pub(super) fn listening_sockets(&self) -> Vec<(String, OwnedFd)> {
+        let listeners = lock(&self.listeners);
+        let sockets = listeners.accepting.iter().filter_map(|it| {
+            let (Bind::Tcp(address), Some(socket)) = (&it.address, &it.socket) else {
+                return None;
+            };
+            let name = address.to_string().replace(':', "-");
+            Some((name, socket.try_clone().ok()?))
+        });
+        sockets.collect()
+    }
+
     /// The bound addresses of the listeners that clients can still reach. Checks their files.
     pub(super) fn reachable(&self) -> Vec<Bind> {
         let look = |it: &Accepting| (it.settings.get().bind.clone(), it.file.clone());
@@ -151,6 +173,7 @@ impl Shared {
             settings: Arc::clone(&settings),
             address,
             file: socket.file(),
+            socket: socket.duplicate().ok(),
             stop: stop.clone(),
         });
         // Counted with the conversations: until it ends, one more may begin.

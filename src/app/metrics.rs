@@ -38,13 +38,21 @@ tidegate_runtime::metrics! {
         ready: Gauge in "0 or 1",
         /// Whether an operator has lowered the limit for a while.
         limit_overridden: Gauge(limit) in "0 or 1",
+        /// Departures of the process before that counted in windows when this one started.
+        carried_departures: Gauge in "departures",
+        /// Calls of the process before that hold slots, because they may still be at the backend.
+        carried_calls: Gauge in "calls",
     }
 }
 
 impl StateMetrics {
-    /// Shows whether calls are taken, and of every limit whether it is lower for a while.
-    pub fn mirror(&self, is_ready: bool, limits: &[(&str, bool)]) {
+    /// Shows whether calls are taken, of every limit whether it is lower for a while, and the departures and calls of
+    /// the process before.
+    pub fn mirror(&self, is_ready: bool, limits: &[(&str, bool)], carried: [usize; 2]) {
         self.ready().show(is_ready);
+        let [departures, calls] = carried;
+        self.carried_departures().show(departures);
+        self.carried_calls().show(calls);
         self.retain("limit", |name| {
             limits.iter().any(|(limit, _)| *limit == name)
         });

@@ -100,7 +100,7 @@ impl Shared {
             at_unix_ms: unix_milliseconds(self.clock.wall(now)),
             version: env!("CARGO_PKG_VERSION"),
             revision: REVISION,
-            uptime_seconds: now.since(Timestamp::ZERO).as_secs_f64(),
+            uptime_seconds: now.since(self.clock.began()).as_secs_f64(),
             sentence: sentence(
                 &queue,
                 &held,
@@ -138,7 +138,13 @@ impl Shared {
             lease_master: self.coordination.master(),
             reload: self.history.reload(),
             // A pause, lower limits and a refused reload have fields of their own.
-            notices: Vec::from_iter(self.descriptors.get().warning().map(|it| it.text())),
+            notices: {
+                let descriptors = self.descriptors.get().warning().map(|it| it.text());
+                descriptors
+                    .into_iter()
+                    .chain(self.carried().notice())
+                    .collect()
+            },
             refusals_1h: refusals(self.history.hour().refused),
             pause,
             overrides: self.overrides(),
@@ -177,7 +183,7 @@ impl Shared {
         // Of fewer calls than that, all of the last minute are known.
         let all: u64 = calls.functions.values().map(|it| it.ended).sum();
         calls.span = match all < ENDED_MAX as u64 {
-            true => LATELY.min(now.since(Timestamp::ZERO)).as_secs_f64(),
+            true => LATELY.min(now.since(self.clock.began())).as_secs_f64(),
             false => now.since(first).as_secs_f64(),
         };
         calls.span = calls.span.max(1.0);

@@ -132,6 +132,7 @@ impl Source for Shared {
     fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
         notices.extend(self.backend().notice());
+        notices.extend(self.carried().notice());
         notices.extend(self.overrides().iter().map(OverrideState::notice));
         if let Some((at, mistakes)) = &*lock(&self.refused) {
             notices.push(format!(
@@ -201,7 +202,9 @@ impl Shared {
         let is_lower = |name: &str| lower.clone().any(|it| it == name);
         let shown = known.chain(lower.clone()).map(|it| (it, is_lower(it)));
         let shown: Vec<_> = shown.collect();
-        metrics.state.mirror(self.ready().is_ok(), &shown);
+        let carried = self.carried();
+        let carried = [carried.counts().departures, carried.holding()];
+        metrics.state.mirror(self.ready().is_ok(), &shown, carried);
         let outstanding_max = settings.admit.outstanding_sum();
         metrics.admit.mirror(&self.gate.now(), outstanding_max);
         let max_wait = metrics.admit.queue_max_wait_seconds();

@@ -1,6 +1,7 @@
 //! Why a sidecar does not start, or does not take a new config.
 
 use std::io;
+use std::path::PathBuf;
 
 use tidegate_callers::TableError;
 
@@ -26,6 +27,26 @@ pub enum StartError {
     /// The state of an earlier run cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
+    /// Another process keeps the ledger of this config.
+    #[error(
+        "another sidecar runs with this config (pid {pid}) and has its ledger, {path}: stop it first, or give this one \
+         a config of its own",
+        path = path.display()
+    )]
+    LedgerTaken {
+        /// The ledger.
+        path: PathBuf,
+        /// The process that has it.
+        pid: String,
+    },
+    /// The ledger cannot be kept.
+    #[error("cannot keep the ledger {path}: {cause}", path = path.display())]
+    Ledger {
+        /// The ledger.
+        path: PathBuf,
+        /// The error of the system.
+        cause: io::Error,
+    },
     /// There is no room for the callers of the config beside those made through the API.
     #[error("cannot take the callers of the config: {}", list(.0))]
     Callers(Vec<TableError>),

@@ -64,7 +64,7 @@ impl Teller {
             tally: Arc::default(),
             short_at: Mutex::default(),
             rejections: Causes::default(),
-            started_us: since_epoch_us(clock.started()),
+            started_us: since_epoch_us(clock.zero()),
             clock,
         }
     }

@@ -1,14 +1,19 @@
 //! Defaults that depend on other options, and options that have no effect beside others.
 
+use std::time::Duration;
+
 use tidegate_limits::scheduler::BucketMode;
 
-use crate::admit::LimitMode;
 use crate::admit::options::PostponeBy;
+use crate::admit::{LedgerLost, LimitMode};
 use crate::call::Bind;
 use crate::callers::rate_limit::options::{PaceSection, QuotaMode};
 
 use super::classes::usual_weight;
 use super::sections::{Class, Sections};
+
+/// The longest window that is taken for used up where nothing is known: a start may make calls wait as long.
+const LONGEST_TO_WAIT_FOR: Duration = Duration::from_secs(10);
 
 impl Sections {
     /// Fills in the defaults that depend on other options, and mutes the options that have no
@@ -31,6 +36,14 @@ impl Sections {
         ] {
             mark.muted = windows_are_off;
         }
+        // Calls that may not wait for a window would be refused.
+        let bearable = LONGEST_TO_WAIT_FOR.min(limits.max_wait.value);
+        let short = limits.window.value <= bearable;
+        limits.ledger_lost.value.get_or_insert(match short {
+            true => LedgerLost::AssumeFull,
+            false => LedgerLost::AssumeEmpty,
+        });
+        limits.ledger_lost.mark.muted = windows_are_off;
         let backend = &self.backend;
         self.kind.kind.mark.muted = backend.http.value.is_none() && backend.socket.value.is_none();
         for listener in self.listen.iter_mut().flatten() {

@@ -9,7 +9,7 @@ use tidegate_limits::scheduler::BucketMode;
 use tidegate_quota::{QuotaLimit, QuotaSettings};
 
 use crate::admit::options::unless_off;
-use crate::admit::{LimitMode, PacedLimit};
+use crate::admit::{LedgerLost, LimitMode, PacedLimit};
 use crate::call::Bind;
 use crate::callers::rate_limit::options::{PaceSection, QuotaMode, QuotaSection};
 use crate::callers::settings::{Quota, QuotaBy, StaticRateLimit};
@@ -195,6 +195,8 @@ fn admit(all: &Sections) -> admit::Settings {
         door_max: all.server.max_connections.value.saturating_add(handed_over),
         classes: all.class_rules(),
         promote_for: (!promote_for.is_zero()).then_some(promote_for),
+        ledger_lost: limits.ledger_lost.value.unwrap_or(LedgerLost::AssumeEmpty),
+        after_crash: all.backend.after_crash.value.unwrap_or_default(),
         ramp: all.backend.ramp.value,
     }
 }

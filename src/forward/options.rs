@@ -72,6 +72,11 @@ options! {
         /// run there than the limits say. A [[route]] can differ.
         on_client_left: Option<OnClientLeft> = choice().optional().example("\"finish\"");
 
+        /// How long a call that was at the backend when this process died holds its slot in the next process.
+        /// The default is 60s where on_client_left is "finish", because such a backend goes on working, and 0s
+        /// otherwise. Raise it for a backend whose calls take longer.
+        after_crash: Option<Duration> = duration(Duration::ZERO..=HOUR).optional().example("\"60s\"");
+
         /// Slots that slow clients may hold together. One more is disconnected in the middle of its
         /// reply, as if it had left: on_client_left says when its slot is free. The default is a quarter
         /// of queue.workers, at least 1. Raise it for many slow downloads at once. They never hold more than
@@ -168,9 +173,14 @@ options! {
 impl BackendSection {
     /// Fills in the default that depends on what the backend is.
     pub(crate) fn for_kind(&mut self, kind: BackendKind) {
-        self.on_client_left
+        let left = self
+            .on_client_left
             .value
             .get_or_insert(kind.on_client_left());
+        self.after_crash.value.get_or_insert(match left {
+            OnClientLeft::Finish => MINUTE,
+            OnClientLeft::Close => Duration::ZERO,
+        });
     }
 
     /// Fills in the defaults that depend on the number of workers.

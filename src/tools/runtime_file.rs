@@ -116,6 +116,11 @@ pub(super) fn path(config: &Path) -> PathBuf {
     there.unwrap_or(&places[0]).clone()
 }
 
+/// The ledger of the sidecar with this config, beside its runtime file.
+pub(super) fn ledger(config: &Path) -> PathBuf {
+    places(config).swap_remove(0).with_extension("ledger")
+}
+
 /// Where the file may be, best first. At least one.
 fn places(config: &Path) -> Vec<PathBuf> {
     let config = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());

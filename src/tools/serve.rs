@@ -21,9 +21,9 @@ use tracing::{error, info, warn};
 use super::client::Address;
 use super::runtime_file::{self, RuntimeFile};
 use super::service_manager;
-use crate::app::{App, REVISION};
+use crate::app::{App, Predecessor, REVISION};
 use crate::config::{self, Checked, LoadError, Problems};
-use crate::listen::descriptors;
+use crate::listen::{InheritedSockets, descriptors};
 use crate::telemetry::journal::{Priority, with_priority};
 use crate::telemetry::{self, Format, Logs};
 
@@ -31,8 +31,12 @@ use crate::telemetry::{self, Format, Logs};
 const LAST_SAVE: Duration = Duration::from_secs(1);
 
 /// Runs the sidecar. Exit code 0 after a drain that finished everything, 1 otherwise.
-pub(crate) fn run(path: &Path, graphical: bool) -> ExitCode {
-    let (runtime, mut signals) = match begin() {
+pub(crate) fn run(begun: Result<BegunSidecar, String>, path: &Path, graphical: bool) -> ExitCode {
+    let BegunSidecar {
+        runtime,
+        mut signals,
+        sockets,
+    } = match begun {
         Ok(begun) => begun,
         Err(message) => return plain(&message),
     };
@@ -48,14 +52,20 @@ pub(crate) fn run(path: &Path, graphical: bool) -> ExitCode {
     let code = match loaded {
         None => ExitCode::SUCCESS,
         Some(Err(error)) => unreadable(config::log_format(path), &error, graphical),
-        Some(Ok(checked)) => return serve(runtime, checked, signals, path),
+        Some(Ok(checked)) => return serve(runtime, checked, signals, sockets, path),
     };
     // Do not wait for a file system that hangs.
     runtime.shutdown_background();
     code
 }
 
-fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> ExitCode {
+fn serve(
+    runtime: Runtime,
+    checked: Checked,
+    signals: Signals,
+    sockets: InheritedSockets,
+    path: &Path,
+) -> ExitCode {
     let Checked { config, warnings } = checked;
     let logs = match log(&config.telemetry, &warnings) {
         Ok(logs) => logs,
@@ -63,7 +73,12 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
     };
     descriptors::raise();
     let finished = runtime.block_on(async {
-        let app = App::start(config, Some(logs.clone())).map_err(|error| error.to_string())?;
+        let before = Predecessor {
+            ledger: Some(runtime_file::ledger(path)),
+            sockets,
+        };
+        let app = App::start_after(config, Some(logs.clone()), before);
+        let app = app.map_err(|error| error.to_string())?;
         let app = Arc::new(app);
         let written = write_down(Arc::clone(&app), path.to_owned()).await;
         info!(
@@ -72,6 +87,7 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
             config = %path.display(),
             "ready"
         );
+        service_manager::keep_sockets(app.listening_sockets());
         service_manager::ready();
         Ok::<_, String>(until_stopped(app, signals, path, written).await)
     });
@@ -80,8 +96,30 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
     ended(&logs, finished)
 }
 
+/// A sidecar that has not read its config yet.
+pub(crate) struct BegunSidecar {
+    runtime: Runtime,
+    signals: Signals,
+    sockets: InheritedSockets,
+}
+
+/// Begins a sidecar: takes the sockets that were passed to it, and handles signals.
+pub(crate) fn begin_sidecar() -> Result<BegunSidecar, String> {
+    // While there are no threads.
+    let sockets = InheritedSockets::take();
+    let (runtime, signals) = begin()?;
+    Ok(BegunSidecar {
+        runtime,
+        signals,
+        sockets,
+    })
+}
+
+/// A runtime with one thread, and the signals that arrive.
+pub type HandledRuntime = (Runtime, Signals);
+
 /// Starts a runtime with one thread, and the handlers of signals.
-pub fn begin() -> Result<(Runtime, Signals), String> {
+pub fn begin() -> Result<HandledRuntime, String> {
     let wrong = |error| format!("tidegate: cannot start threads: {error}");
     let runtime = executor(1).map_err(wrong)?;
     let signals = runtime.block_on(async { Signals::listen() });
@@ -284,6 +322,7 @@ async fn until_signalled(
                     service_manager::reloading();
                     take_config(&app, &path);
                     restore_runtime_file(&app, &path, &written);
+                    service_manager::keep_sockets(app.listening_sockets());
                     service_manager::ready();
                 });
                 continue;

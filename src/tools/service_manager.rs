@@ -7,13 +7,17 @@ use std::convert::Infallible;
 use std::env;
 use std::ffi::OsStr;
 use std::future::pending;
-use std::io;
-use std::os::linux::net::SocketAddrExt as _;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::process;
 use std::time::Duration;
 
+use rustix::net::{
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, sendmsg_addr,
+};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::MissedTickBehavior;
 
@@ -23,6 +27,8 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 const WATCHDOG: &str = "WATCHDOG_USEC";
 /// The process that it wants this of.
 const WATCHDOG_PROCESS: &str = "WATCHDOG_PID";
+/// Descriptors that it keeps for the next process.
+const STORE: &str = "FDSTORE";
 
 /// Reports that the process serves, also after a reload.
 pub fn ready() {
@@ -40,6 +46,21 @@ pub fn reloading() {
 /// Reports that the process drains.
 pub fn stopping() {
     report("STOPPING=1\n");
+}
+
+/// Gives listening sockets to the service manager, which passes them to the next process, so that no connect is refused
+/// between the two (`FileDescriptorStoreMax=` in systemd, which says since version 254 that it does so). One that it has
+/// already changes nothing.
+pub fn keep_sockets(sockets: Vec<(String, OwnedFd)>) {
+    if env::var_os(STORE).is_none() {
+        return;
+    }
+    for (name, socket) in sockets {
+        let state = format!("FDSTORE=1\nFDNAME={name}\n");
+        if let Err(error) = send_with(&state, &[socket.as_fd()]) {
+            tracing::debug!(%error, "cannot give a socket to the service manager");
+        }
+    }
 }
 
 /// Sends signs of life, if the service manager wants them (`WatchdogSec=` in systemd). Each is sent
@@ -75,20 +96,36 @@ fn report(state: &str) {
 }
 
 fn send(state: &str) -> io::Result<()> {
+    send_with(state, &[])
+}
+
+fn send_with(state: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let Some(socket) = env::var_os(SOCKET).filter(|socket| !socket.is_empty()) else {
         return Ok(());
     };
     let from = UnixDatagram::unbound()?;
     // A service manager that hangs must not hold up the calls.
     from.set_nonblocking(true)?;
-    from.send_to_addr(state.as_bytes(), &address(&socket)?)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let message = [IoSlice::new(state.as_bytes())];
+    sendmsg_addr(
+        &from,
+        &address(&socket)?,
+        &message,
+        &mut ancillary,
+        SendFlags::empty(),
+    )?;
     Ok(())
 }
 
-fn address(socket: &OsStr) -> io::Result<SocketAddr> {
+fn address(socket: &OsStr) -> io::Result<SocketAddrUnix> {
     match socket.as_bytes() {
-        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
-        [b'/', ..] => SocketAddr::from_pathname(socket),
+        [b'@', name @ ..] => Ok(SocketAddrUnix::new_abstract_name(name)?),
+        [b'/', ..] => Ok(SocketAddrUnix::new(socket)?),
         _ => {
             let message = format!("{SOCKET} is neither a path nor @NAME");
             Err(io::Error::new(io::ErrorKind::Unsupported, message))
@@ -103,12 +140,9 @@ mod tests {
     #[test]
     fn the_socket_is_a_path_or_an_abstract_name() {
         let path = address(OsStr::new("/run/systemd/notify")).expect("a path");
-        assert_eq!(
-            path.as_pathname(),
-            Some(std::path::Path::new("/run/systemd/notify"))
-        );
+        assert_eq!(path.path_bytes(), Some(&b"/run/systemd/notify"[..]));
         let name = address(OsStr::new("@a/name")).expect("a name");
-        assert_eq!(name.as_abstract_name(), Some(&b"a/name"[..]));
+        assert_eq!(name.abstract_name(), Some(&b"a/name"[..]));
         for other in ["vsock:2:1234", "notify", ""] {
             address(OsStr::new(other)).expect_err(other);
         }

@@ -173,12 +173,13 @@ def check_compose(tidegate, image):
             is_good, _ = compose_takes(broken)
         must(not is_good, f"{where}: accepted with {wrong!r}")
 
-    services = yaml.safe_load(text)["services"]
+    whole = yaml.safe_load(text)
+    services, named = whole["services"], whole.get("volumes", {})
     ours = services["tidegate"]
     for service in services.values():
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
-            must((COMPOSE.parent / source).exists(), f"{where}: no {source}")
+            must(source in named or (COMPOSE.parent / source).exists(), f"{where}: no {source}")
     config_text = (COMPOSE.parent / "config.toml").read_text(encoding="utf-8")
     is_taken(tidegate, config_text, False, "examples/compose/config.toml")
     config = tomllib.loads(config_text)
@@ -188,6 +189,7 @@ def check_compose(tidegate, image):
     test = yaml.safe_load(image["health"])
     must(ours["healthcheck"]["test"] == ["CMD", *test], f"{where}: {ours['healthcheck']['test']} is not the image's {test}")
     must(ours["restart"] and ours["read_only"], f"{where}: is not confined")
+    must(any(it.endswith(":/run/tidegate") for it in ours["volumes"]), f"{where}: the next container has no ledger")
     drain = config.get("server", {}).get("drain_timeout", defaults()["drain_timeout"])
     must(seconds(ours["stop_grace_period"]) > seconds(drain), f"{where}: is killed while it drains")
     backend = config["backend"]["http"].split("//")[1].split(":")[0]

@@ -17,7 +17,7 @@ use tidegate::call::{
     Identity, Message, Origin, Progress, Reason, Record, Refusal, Rejection, Reply, RequestBody,
     Serve, Tunnel, Verdict,
 };
-use tidegate::listen::{self, Connections};
+use tidegate::listen::{self, Connections, InheritedSockets};
 use tidegate::pipeline::Pipeline;
 use tidegate::protocol::{self, Conversation, Stop, StreamDrain};
 use tokio::io::AsyncWriteExt;
@@ -946,7 +946,8 @@ fn sabotaged(stack: &Stack, text: &str) -> SocketAddr {
             .next()
             .expect("there is one"),
     );
-    let socket = listen::bind(&listener).expect("nothing is in the way");
+    let socket =
+        listen::bind(&listener, &InheritedSockets::default()).expect("nothing is in the way");
     let addr = socket.address().tcp().expect("it is an address");
     let conversation = Arc::new(Conversation {
         serve: Sabotaged(stack.pipeline.clone()),

@@ -30,6 +30,7 @@ fn config(backend: &str) -> String {
         postpone = "in_turn"
         [limits]
         per_window = "total:10000"
+        ledger_lost = "assume_empty"
         max_wait = "30s"
         [admin]
         bind = "127.0.0.1:0"

@@ -17,7 +17,10 @@ fn config(held: &Held) -> String {
     let limits = "[limits]\n        per_window";
     let text = one_listener(held.backend.addr, "", "");
     assert!(text.contains(limits), "{text}");
-    text.replace("[limits]\n", "[limits]\noutstanding = 1\n")
+    text.replace(
+        "[limits]\n",
+        "[limits]\noutstanding = 1\nledger_lost = \"assume_empty\"\n",
+    )
 }
 
 #[tokio::test]

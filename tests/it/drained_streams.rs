@@ -27,7 +27,7 @@ fn config(protocol: &str, backend: SocketAddr, streams: Duration) -> String {
          [[listen]]\nname = \"test\"\nbind = \"127.0.0.1:0\"\nprotocol = \"{protocol}\"\n\
          [backend]\n{backend}\nreply_buffer_bytes = \"1KiB\"\n\
          [queue]\npostpone = \"in_turn\"\n\
-         [limits]\nper_window = \"total:1000\"\noutstanding = 1\n\
+         [limits]\nper_window = \"total:1000\"\noutstanding = 1\nledger_lost = \"assume_empty\"\n\
          [admin]\nbind = \"127.0.0.1:0\"\n",
         streams.as_millis()
     )

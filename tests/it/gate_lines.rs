@@ -1,14 +1,19 @@
 //! The steps of calls in their lines for a replay, and the lines of the gate, through the real process.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
+use tidegate::admit::{Journal, QuotaRules, SchedulerEvent};
+use tidegate::call::Would;
 use tidegate_lab::backend::{Backend, Options};
+use tidegate_limits::Timestamp;
+use tidegate_runtime::lock;
 use tokio::task::JoinSet;
 
 use crate::sidecar::Sidecar;
-use crate::support::{array, ask};
+use crate::support::{Stack, array, ask};
 
 fn config(backend: &str, total: u32) -> String {
     format!(
@@ -82,9 +87,11 @@ async fn a_storm_leaves_every_instant_of_the_scheduler_in_its_lines() {
     let events: Vec<_> = gate.iter().map(|line| line["event"].as_str()).collect();
     assert_eq!(
         events,
-        [Some("start"), Some("reload"), Some("end")],
+        [Some("start"), Some("carried"), Some("reload"), Some("end")],
         "{gate:?}"
     );
+    // Nothing was known of a process before.
+    assert_eq!(gate.remove(1)["carried"], serde_json::json!({"full": true}));
     for (line, total) in gate.iter().zip([10, 20]) {
         let text = line["config"].as_str().expect("it is small");
         let read =
@@ -195,4 +202,41 @@ async fn a_backend_that_goes_down_and_comes_back_is_in_the_lines_of_the_gate() {
     let (_, at, _) = requeued.expect("it could not be sent");
     // The backend is closed in the change in which the call waits again.
     assert!(supplies.iter().any(|it| it["at_ns"] == at), "{supplies:?}");
+}
+
+/// The events that the gate notes, without their content.
+#[derive(Default)]
+struct NotedEvents(Mutex<Vec<String>>);
+
+impl Journal for NotedEvents {
+    fn note(&self, _: Timestamp, event: SchedulerEvent<'_>) {
+        let event = format!("{event:?}");
+        let word = event.split([' ', '(']).next().unwrap_or_default();
+        lock(&self.0).push(word.to_owned());
+    }
+
+    fn would(&self, _: Timestamp, _: &str, _: &Would, _: Option<u64>) {}
+}
+
+/// A reload gives the gate its quotas also where there are none. Waiting calls are asked then, and a budget may have
+/// opened since they were asked last, which changes their order.
+#[tokio::test]
+async fn an_instant_at_which_waiting_calls_are_asked_is_noted_if_nothing_else_is() {
+    let backend = Backend::start(Options {
+        delay: Duration::from_secs(60),
+        ..Options::on_free_ports()
+    })
+    .await
+    .expect("free ports");
+    let address = backend.socket_addr().to_string();
+    let stack = Stack::start(&config(&address, 100));
+    let (addr, mut calls) = (stack.addr, JoinSet::new());
+    for _ in 0..4 {
+        calls.spawn(async move { ask(addr, array("guest_list", "U")).await });
+    }
+    stack.busy(3, 1).await;
+    let noted = Arc::new(NotedEvents::default());
+    stack.gate.keep_journal(Arc::clone(&noted) as _, true);
+    stack.gate.set_quotas(QuotaRules::default());
+    assert_eq!(*lock(&noted.0), ["Woke"]);
 }

@@ -82,6 +82,7 @@ mod messages;
 mod metrics;
 mod names;
 mod observe;
+mod open_sockets;
 mod operation;
 mod paced;
 mod packaging;
@@ -104,6 +105,7 @@ mod raw_http;
 mod real_clients;
 mod real_websocket;
 mod relay;
+mod restarts;
 mod runbook;
 mod scenarios;
 #[allow(clippy::duplicate_mod, reason = "h1_inputs has it inside")]
@@ -114,6 +116,7 @@ mod shared_payers;
 mod sidecar;
 mod sizes;
 mod spans;
+mod state_list;
 mod stateful;
 #[allow(dead_code, reason = "crates use more of it")]
 mod stores;

@@ -27,6 +27,7 @@ fn config(backend: &Running) -> String {
         [limits]
         per_window = "total:1000, guest_list:5"
         max_wait = "3s"
+        ledger_lost = "assume_empty"
         [log]
         access = true
         replay = true

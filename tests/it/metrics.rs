@@ -35,7 +35,7 @@ fn exercised() -> Metrics {
     metrics.config_reloaded(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
     metrics
         .state
-        .mirror(true, &[("total", true), ("workers", false)]);
+        .mirror(true, &[("total", true), ("workers", false)], [7, 2]);
     exercise_calls(&metrics);
     exercise_connections(&metrics);
     exercise_quotas(&metrics);

@@ -31,6 +31,7 @@ fn config(backend: &str, postpone: &str, modes: &str) -> String {
         per_window = "total:40, guest_list:10"
         outstanding = 3
         max_wait = "2s"
+        ledger_lost = "assume_empty"
         {modes}
         [[class]]
         name = "user"

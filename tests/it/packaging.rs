@@ -418,6 +418,17 @@ fn the_packages_contain_what_the_units_and_the_shells_look_for() {
                 }
             }
         }
+        // Its addresses are those of the config that is installed beside it, and the admin address.
+        let socket = read(&at("/usr/lib/systemd/system/tidegate.socket").source);
+        let addresses = socket
+            .lines()
+            .filter_map(|line| line.strip_prefix("ListenStream="));
+        let config = read("packaging/config.toml");
+        for address in addresses {
+            let is_admin = address == "127.0.0.1:9180";
+            let bound = config.contains(&format!("bind = \"{address}\""));
+            assert!(is_admin || bound, "{address}");
+        }
         let sources: BTreeSet<_> = installed.iter().map(|file| file.source.clone()).collect();
         for made in ["man", "completions"] {
             for entry in fs::read_dir(folder.path().join(made)).expect("made above") {

@@ -33,6 +33,7 @@ fn config(backend: &str, postpone: &str, total: u32, burst: u32) -> String {
         per_window = "total:{total}, guest_list:4"
         outstanding = 3
         max_wait = "2s"
+        ledger_lost = "assume_empty"
         [[class]]
         name = "user"
         weight = 3
@@ -96,7 +97,7 @@ async fn stormy(postpone: &str, burst: u32) -> String {
     lines.join("\n")
 }
 
-async fn plan(log: &str) -> Said {
+pub(crate) async fn plan(log: &str) -> Said {
     plan_with(log, "", &[]).await
 }
 

@@ -40,6 +40,7 @@ pub(crate) fn limited(limits: &str, http: SocketAddr, backend: &str, sections: &
         bind = "127.0.0.1:0"
         [limits]
         per_window = "total:100000"
+        ledger_lost = "assume_empty"
         {limits}
         [queue]
         postpone = "in_turn"

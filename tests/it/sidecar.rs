@@ -75,7 +75,7 @@ pub(crate) struct Sidecar {
     log: Log,
     reading: JoinHandle<()>,
     pub(crate) admin: SocketAddr,
-    _dir: TempDir,
+    _dir: Arc<TempDir>,
 }
 
 /// Every line of stderr so far.
@@ -158,6 +158,15 @@ impl Sidecar {
     /// Starts a sidecar by a command that runs the binary. `serve --config FILE` is added.
     pub(crate) async fn start_with(config: &str, command: impl FnOnce(&str) -> Command) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
+        Self::start_in(Arc::new(dir), config, command).await
+    }
+
+    /// Starts a sidecar whose config and runtime directory are in this folder: the next life of the one before there.
+    pub(crate) async fn start_in(
+        dir: Arc<TempDir>,
+        config: &str,
+        command: impl FnOnce(&str) -> Command,
+    ) -> Self {
         let path = dir.path().join("config.toml");
         std::fs::write(&path, config).expect("it can be written to");
         let mut child = serve(command(TIDEGATE), &path)

@@ -25,7 +25,7 @@ use tidegate::classify::Classifier;
 use tidegate::coalesce::Coalescer;
 use tidegate::config::{self, Config};
 use tidegate::forward::{Forwarder, Resolve};
-use tidegate::listen::{self, Connections};
+use tidegate::listen::{self, Connections, InheritedSockets};
 use tidegate::pipeline::Pipeline;
 use tidegate::protocol::{self, Accepted, Conversation, Stop, StreamDrain};
 use tidegate::tasks::Tasks;
@@ -214,7 +214,8 @@ impl Stack {
         let listeners = config.listen.listeners.into_iter().map(Arc::new);
         let binds: Vec<_> = listeners
             .map(|listener| {
-                let socket = listen::bind(&listener).expect("nothing is in the way");
+                let socket = listen::bind(&listener, &InheritedSockets::default())
+                    .expect("nothing is in the way");
                 let bind = socket.address().clone();
                 let connections = Arc::clone(&connections);
                 let conversation = Arc::clone(&conversation);

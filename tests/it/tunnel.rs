@@ -186,7 +186,11 @@ async fn a_tunnel_in_which_no_byte_moves_is_cut_and_its_slot_comes_back() {
 #[tokio::test]
 async fn a_dead_peer_of_either_side_is_found_out_by_the_kernel() {
     let it = Through::open("").await;
-    let listener = tidegate::listen::bind_tcp(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let listener = tidegate::listen::bind_tcp(
+        ([127, 0, 0, 1], 0).into(),
+        &tidegate::listen::InheritedSockets::default(),
+    )
+    .expect("a free port");
     let address = listener.local_addr().expect("it is bound");
     let _client = connect(address).await;
     let listener = TcpListener::from_std(listener).expect("it is non-blocking");

@@ -22,7 +22,7 @@ use tracing::{error, info, warn};
 
 use crate::config::{self, Rules};
 use tidegate::admin;
-use tidegate::listen::{self, descriptors};
+use tidegate::listen::{self, InheritedSockets, descriptors};
 
 /// The time for answers under way when it must stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -212,7 +212,7 @@ impl LeaseServer {
 }
 
 fn bind(address: SocketAddr, what: &'static str) -> Result<tokio::net::TcpListener, StartError> {
-    let listener: io::Result<TcpListener> = listen::bind_tcp(address);
+    let listener: io::Result<TcpListener> = listen::bind_tcp(address, &InheritedSockets::default());
     listener
         .and_then(tokio::net::TcpListener::from_std)
         .map_err(|cause| StartError {

@@ -33,5 +33,5 @@ mod write;
 
 pub use layout::{Boot, Layout, NAME_BYTES_MAX, TooLarge, WindowRegion};
 pub use read::{CallAtBackend, Carryover, Departure, LevelRecord, Void, WindowDepartures, read};
-pub use record::CallStage;
+pub use record::{CallStage, level_key};
 pub use write::{Admission, CALLER_BYTES_MAX, Ledger, Memory};

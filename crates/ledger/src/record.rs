@@ -2,6 +2,22 @@
 
 use crate::seal::{RecordKind, seal};
 
+/// The key of a bucket with this name, in a level.
+#[must_use]
+pub fn level_key(name: &str) -> [u64; 2] {
+    let words: Vec<u64> = name
+        .as_bytes()
+        .chunks(8)
+        .map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_le_bytes(word)
+        })
+        .chain([name.len() as u64])
+        .collect();
+    [0, 1].map(|half| seal(RecordKind::Level, u64::MAX - half, &words))
+}
+
 /// The progress of a call at the backend. Windows count one of the last two as its departure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CallStage {

@@ -273,6 +273,11 @@ impl<M: Memory> Ledger<M> {
         }
     }
 
+    /// Makes the ledger void: the next process finds that nothing is known.
+    pub fn void(&self) {
+        self.memory.store(0, 0);
+    }
+
     /// The memory.
     pub fn memory(&self) -> &M {
         &self.memory

@@ -79,6 +79,11 @@ impl<V> Slab<V> {
         place.filter(|place| place.is_of(key))?.value.as_ref()
     }
 
+    /// The number of places, with and without a value.
+    pub fn places(&self) -> u32 {
+        self.places.len() as u32
+    }
+
     /// The value that has this place now.
     pub fn at(&self, index: u32) -> Option<&V> {
         self.places.get(index as usize)?.value.as_ref()

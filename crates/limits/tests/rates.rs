@@ -929,9 +929,15 @@ fn calls_that_differ_only_in_their_bucket_wait_apart_and_in_order() {
     // A call that is charged to another bucket leaves its line, and those behind it stay.
     let call = charged(&gate, Some(first));
     gate.submit(call, 8);
-    gate.scheduler.reroute_waiting(gate.now, |_, &id| {
-        (id == 4).then_some(Some(second)) // its bucket opens at the same moment
-    });
+    let mut moved = Vec::new();
+    gate.scheduler.reroute_waiting(
+        gate.now,
+        |_, &id| {
+            (id == 4).then_some(Some(second)) // its bucket opens at the same moment
+        },
+        |&id, to| moved.push((id, to)),
+    );
+    assert_eq!(moved, [(4, Some(second))]);
     gate.now = at(2000);
     let mut went = gate.drain();
     went.sort_unstable();

@@ -43,8 +43,8 @@ fields! {
     bytes_out: Bytes, 0, "bytes of the reply";
     status: Count, 0, "the HTTP status of the reply";
     overallRC: OptionalCode, 0, "the `overallRC` of a reply of the socket protocol; other lines do not have the field";
-    sent_us: Micros, 0, "when the bytes had left, since the start of the process";
-    started_us: Micros, 0, "when the process started, since the epoch: the same in all lines of a process";
+    sent_us: Micros, 0, "when the bytes had left, from `started_us` on";
+    started_us: Micros, 0, "where the clock of the process has its zero, since the epoch: a day and an hour before it started. The same in all lines of a process";
     limited: Flag, 0, "whether the call met limits and took a worker. Calls that are `exempt` or do not reach the SDK did not";
     quota: DrawList, 0, "the draws from quotas, each with `limit`, `key`, `window`, `total` and `cost`; [audit.md](../how-to/audit.md)";
     shared: Flag, 0, "whether the call got the reply of an identical read, and so drew nothing: [coalesce.md](../how-to/coalesce.md)";

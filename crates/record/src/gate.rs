@@ -5,7 +5,8 @@ use std::time::SystemTime;
 use crate::call::{begin, head};
 use crate::fields::{FieldDefinition, fields};
 use crate::kind::{
-    Amount, BucketRuleObject, CallId, CostList, Count, Micros, Millis, Nanos, OptionalFlag, Text,
+    Amount, BucketRuleObject, CallId, CarriedObject, CostList, Count, Micros, Millis, Nanos,
+    OptionalFlag, Text,
 };
 
 fields! {
@@ -19,10 +20,10 @@ fields! {
     target: Text, 0, "`gate`";
     schema: Count, 1, "the version of these fields";
     event: Text, 0, "the event";
-    started_us: Micros, 0, "when the process started, since the epoch";
-    at_ns: Nanos, 0, "the instant, since the start of the process";
+    started_us: Micros, 0, "where the clock of the process has its zero, since the epoch";
+    at_ns: Nanos, 0, "the instant, from `started_us` on";
     again: OptionalFlag, 0, "the event happened before, and is in the log again for replays that begin here";
-    phase_ns: Nanos, 0, "the start of the process on the wall clock, which aligns fixed windows";
+    phase_ns: Nanos, 0, "where the clock of the process has its zero on the wall clock, which aligns fixed windows";
     seed: CallId, 0, "16 hexadecimal digits that decide which surplus callers share turns";
     fingerprint: Text, 0, "FNV-1a of the config, 128 bits";
     config: Text, 0, "the config in effect; `null` if it is too long for a line";
@@ -48,6 +49,7 @@ fields! {
     seen_ns: Nanos, 0, "the instant at which the time of the store was seen";
     earliest_ns: Nanos, 0, "the earliest time of the store then";
     latest_ns: Nanos, 0, "the latest; `null` if it is unknown";
+    carried: CarriedObject, 0, "what the process before left: `windows` with the instants and costs of `departures`, `levels` of buckets, `calls` that may still be at the backend; or `full`, if nothing is known and every window counts as used up; or `done`, when such calls count no longer";
     id: CallId, 0, "the id of a call";
     would_end: Text, 0, "`admitted`, `refused` or `left`";
     would_wait_ms: Millis, 0, "how long limits that only observe would have held the call";
@@ -97,6 +99,7 @@ events! {
     Fill = "fill" [bucket fill until_ns then] "the leased rate of a bucket";
     Bucket = "bucket" [bucket rule] "the bucket of a rate limit, or its new rule";
     BucketGone = "bucket_gone" [bucket] "the bucket was removed";
+    Carried = "carried" [carried] "this counts of the process before. A long one is in several lines of one instant";
     Quotas = "quotas" [] "the quotas of the config are in force";
     QuotaRule = "quota_rule" [limit key total base] "a key has its own total and base";
     QuotaNodes = "quota_nodes" [nodes] "the number of sidecars that share the quotas";

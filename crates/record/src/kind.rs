@@ -167,6 +167,11 @@ kind! {
     BucketRuleObject: "object", Option<&'a BucketFields> => Option<BucketFields>, json, Option::deserialize
 }
 
+kind! {
+    /// State that the process before left, or what became of it.
+    CarriedObject: "object", Option<&'a CarriedFields> => Option<CarriedFields>, json, Option::deserialize
+}
+
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address {
@@ -220,6 +225,66 @@ pub struct BucketFields {
     pub by_arrival: bool,
     /// Whether a call is charged what it really cost.
     pub settles: bool,
+}
+
+/// State that the process before left, or a part of it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct CarriedFields {
+    /// Whether nothing is known, and every window counts as used up.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub full: bool,
+    /// The departures that count in windows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<CarriedWindow>,
+    /// The levels of buckets.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub levels: Vec<CarriedLevel>,
+    /// The calls that may still be at the backend.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<CarriedCallFields>,
+    /// Whether the backend is done with all such calls.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub done: bool,
+}
+
+/// The departures of a window.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct CarriedWindow {
+    /// The name of the limit.
+    pub limit: String,
+    /// The instant and the cost of each.
+    pub departures: Vec<(u64, u32)>,
+}
+
+/// The level of a bucket.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct CarriedLevel {
+    /// The number of the rate limit.
+    pub bucket: u64,
+    /// How much it held.   tokens
+    pub tokens: f64,
+    /// The instant at which it did.
+    pub at_ns: u64,
+}
+
+/// A call that may still be at the backend.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct CarriedCallFields {
+    /// The name of its function; empty if no limit is for that alone.
+    pub function: String,
+    /// The name of its class.
+    pub class: String,
+    /// The number of its backend.
+    pub backend: u8,
+    /// Cost in windows.
+    pub cost: u32,
+    /// The instant of its admission.
+    pub since_ns: u64,
+    /// Whether its last byte had left.
+    pub sent: bool,
+    /// Whether a byte of its reply had come.
+    pub replied: bool,
 }
 
 /// The figures of a bucket, or of a pace, which has a rate.

@@ -30,10 +30,12 @@ static BOOTED: AtomicU64 = AtomicU64::new(0);
 /// How long the machine was suspended since this process first asked, as far as it was noticed, in nanoseconds.
 static SUSPENDED: AtomicU64 = AtomicU64::new(0);
 
-/// Time since the process started, with the time in which the machine was suspended, and the time of day.
+/// Time since a start, with the time in which the machine was suspended, and the time of day.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     reading: ClockReading,
+    /// When the process began, by this clock.
+    began: Timestamp,
     /// The runtime's clock at the start.
     started: Instant,
     /// The time of day at the start, as it was known then.
@@ -42,8 +44,9 @@ pub struct Clock {
 
 #[derive(Clone, Copy, Debug)]
 enum ClockReading {
-    /// `CLOCK_BOOTTIME`; what it showed at the start, and how long the machine had been suspended by then.   ns
-    Boot { at: u64, suspended: u64 },
+    /// `CLOCK_BOOTTIME`; what it shows where this clock has its zero, which may lie before the boot, and how long the
+    /// machine had been suspended when the process began.   ns
+    Boot { zero: i64, suspended: u64 },
     /// The runtime's clock, which a test can pause.
     Runtime,
 }
@@ -52,13 +55,21 @@ impl Clock {
     /// Starts counting now.
     #[must_use]
     pub fn start() -> Self {
+        Self::with_past(Duration::ZERO)
+    }
+
+    /// Has counted for this long already, so that it has moments for what a process before this one did.
+    #[must_use]
+    pub fn with_past(past: Duration) -> Self {
         let suspended = look();
         // First, so that a timer that fires at an instant finds its moment past.
-        let at = boot_time();
+        let now = boot_time();
+        let zero = now.cast_signed() - nanos(past).cast_signed();
         Self {
-            reading: ClockReading::Boot { at, suspended },
+            reading: ClockReading::Boot { zero, suspended },
+            began: Timestamp::ZERO + past,
             started: Instant::now(),
-            started_wall: UNIX_EPOCH + Duration::from_nanos(booted() + at),
+            started_wall: UNIX_EPOCH + Duration::from_nanos(booted() + now),
         }
     }
 
@@ -68,16 +79,23 @@ impl Clock {
     pub fn of_runtime() -> Self {
         Self {
             reading: ClockReading::Runtime,
+            began: Timestamp::ZERO,
             started: Instant::now(),
             started_wall: SystemTime::now(),
         }
     }
 
-    /// Time since the start.
+    /// The moment at which the process began.
+    #[must_use]
+    pub fn began(&self) -> Timestamp {
+        self.began
+    }
+
+    /// The present moment.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match self.reading {
-            ClockReading::Boot { at, .. } => Timestamp::from_nanos(boot_time().saturating_sub(at)),
+            ClockReading::Boot { zero, .. } => Timestamp::from_nanos(since(zero, boot_time())),
             ClockReading::Runtime => Timestamp::ZERO + self.started.elapsed(),
         }
     }
@@ -90,7 +108,7 @@ impl Clock {
             ClockReading::Boot { suspended, .. } => noticed() - suspended,
             ClockReading::Runtime => 0,
         };
-        let ran = at.as_nanos().saturating_sub(suspended);
+        let ran = nanos(at.since(self.began)).saturating_sub(suspended);
         self.started
             .checked_add(Duration::from_nanos(ran))
             .unwrap_or_else(|| self.started + Duration::from_secs(60 * 60 * 24 * 365))
@@ -119,21 +137,45 @@ impl Clock {
     #[must_use]
     pub fn wall(&self, at: Timestamp) -> SystemTime {
         match self.reading {
-            ClockReading::Boot { at: started, .. } => {
-                let nanos = (booted() + started).saturating_add(at.as_nanos());
-                UNIX_EPOCH + Duration::from_nanos(nanos)
+            ClockReading::Boot { zero, .. } => {
+                let nanos = booted().saturating_add_signed(zero);
+                UNIX_EPOCH + Duration::from_nanos(nanos.saturating_add(at.as_nanos()))
             }
             ClockReading::Runtime => self.started_wall + at.since(Timestamp::ZERO),
         }
     }
 
-    /// The time of day when counting began, as it was known then. It names this life of the process.
+    /// The time of day when the process began, as it was known then. It names this life of the process.
     #[must_use]
     pub fn started(&self) -> SystemTime {
         self.started_wall
     }
 
-    /// The time since the epoch when counting began, by the time of day as it is known now: the phase that aligns
+    /// A moment as each process of this boot knows it: since the machine was booted.   ns
+    #[must_use]
+    pub fn boot_time(&self, at: Timestamp) -> u64 {
+        match self.reading {
+            ClockReading::Boot { zero, .. } => at.as_nanos().saturating_add_signed(zero),
+            ClockReading::Runtime => at.as_nanos(),
+        }
+    }
+
+    /// A moment that another process of this boot noted. What comes before the zero of this clock is at its zero.
+    #[must_use]
+    pub fn of_boot_time(&self, nanos: u64) -> Timestamp {
+        match self.reading {
+            ClockReading::Boot { zero, .. } => Timestamp::from_nanos(since(zero, nanos)),
+            ClockReading::Runtime => Timestamp::from_nanos(nanos),
+        }
+    }
+
+    /// The time of day at the zero of this clock, as it was known when the process began.
+    #[must_use]
+    pub fn zero(&self) -> SystemTime {
+        self.started_wall - self.began.since(Timestamp::ZERO)
+    }
+
+    /// The time from the epoch to the zero of this clock, by the time of day as it is known now: the phase that aligns
     /// fixed windows as the sdkserver does.
     #[must_use]
     pub fn phase(&self) -> Duration {
@@ -141,6 +183,11 @@ impl Clock {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
     }
+}
+
+/// The time from a zero to a moment; none if the zero comes later.   ns
+fn since(zero: i64, boot_time: u64) -> u64 {
+    u64::try_from(i128::from(boot_time) - i128::from(zero)).unwrap_or_default()
 }
 
 /// The kernel's clock that goes on while the machine is suspended.   ns

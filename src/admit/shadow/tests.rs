@@ -12,7 +12,7 @@ fn shadow() -> Shadow {
     let limit = LimitRule::new("outstanding", Limit::Outstanding { max: 1 });
     let classes = vec![ClassShare::new("user", 1)];
     let policy = Policy::new(vec![limit], 2, WhenFull::Refuse, Postpone::InTurn, classes);
-    Shadow::new(policy.expect("it is sound"), 1, 0)
+    Shadow::new(policy.expect("it is sound"), 1, 0, Timestamp::ZERO)
 }
 
 fn asks(shadow: &mut Shadow, now: Timestamp, deadline: u64) -> ShadowId {

@@ -118,19 +118,28 @@ pub(super) fn sufficient() -> (World, String) {
     (world, log)
 }
 
-/// A line of a log in which every instant is this many times later.
+/// When a process began, by its own clock, in seconds.
+const BEGAN: u64 = 25 * 60 * 60;
+
+/// A line of a log in which every instant is this many times later after the start.
 pub(super) fn slower(line: &str, times: u64) -> String {
     let Ok(mut line) = serde_json::from_str::<Value>(line) else {
         return line.to_owned();
     };
-    let later = |instant: &mut Value| {
+    let later = |instant: &mut Value, second: u64| {
         if let Some(at) = instant.as_u64() {
-            *instant = (at * times).into();
+            let began = BEGAN * second;
+            *instant = (began + (at - began) * times).into();
         }
     };
-    for name in ["arrived_ns", "deadline_ns", "at_ns", "sent_us"] {
+    for (name, second) in [
+        ("arrived_ns", 1_000_000_000),
+        ("deadline_ns", 1_000_000_000),
+        ("at_ns", 1_000_000_000),
+        ("sent_us", 1_000_000),
+    ] {
         if let Some(instant) = line.get_mut(name) {
-            later(instant);
+            later(instant, second);
         }
     }
     for name in ["queue_ms", "backend_ms", "total_ms"] {
@@ -139,7 +148,7 @@ pub(super) fn slower(line: &str, times: u64) -> String {
         }
     }
     for step in line["steps"].as_array_mut().into_iter().flatten() {
-        later(&mut step[1]);
+        later(&mut step[1], 1_000_000_000);
     }
     if let Some(config) = line.get("config").and_then(Value::as_str) {
         let (now, then) = ("max_wait_seconds = 60", "max_wait_seconds = 54000");

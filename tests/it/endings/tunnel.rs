@@ -26,7 +26,7 @@ fn config(acceptor: &Acceptor, ending: Ending, told: Told) -> String {
     }
     let backend = format!("tcp = \"{}\"", acceptor.addr);
     let more = format!(
-        "[limits]\nper_window = \"total:1000\"\n[admin]\nbind = \"127.0.0.1:0\"\n{sections}"
+        "[limits]\nper_window = \"total:1000\"\nledger_lost = \"assume_empty\"\n[admin]\nbind = \"127.0.0.1:0\"\n{sections}"
     );
     listens("protocol = \"tcp\"", &backend, &more)
 }

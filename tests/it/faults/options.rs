@@ -265,6 +265,11 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "client_auth = \"required\"\nrequired = true",
     ),
     (
+        "limits.ledger_lost",
+        "[limits]\n",
+        "[limits]\nledger_lost = \"assume_full\"\n",
+    ),
+    (
         "backend.on_client_left",
         "[backend]\n",
         "[backend]\non_client_left = \"close\"\n",

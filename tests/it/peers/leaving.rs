@@ -10,6 +10,7 @@ const NARROW: &str = "
     [limits]
     smapi_rate_limit_per_window = \"total:1000\"
     smapi_max_outstanding_requests = 1
+    ledger_lost = \"assume_empty\"
 ";
 
 /// Makes a call with the first, and three that wait behind it: the second client closes, the

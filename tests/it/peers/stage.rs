@@ -221,6 +221,7 @@ pub(super) const WIDE: &str = "
     [limits]
     smapi_rate_limit_per_window = \"total:100000\"
     smapi_max_outstanding_requests = 64
+    ledger_lost = \"assume_empty\"
 ";
 
 impl Tidegate {

@@ -11,7 +11,7 @@ use tidegate_limits::scheduler::{Jitter, Refusal, RefusalReason};
 use tidegate_limits::{Call, Caller, Hold, Scheduler, Step as Next, Ticket, Timestamp, Weight};
 
 use super::agenda::{Agenda, Item};
-use super::give::{give, quota_key};
+use super::give::{CarriedHolds, give, quota_key};
 use super::given::{Configured, Event, Key};
 use super::names::Name;
 use super::setup::{CannotReplay, Setup, bucket, setup};
@@ -64,6 +64,7 @@ struct Feeder<'t> {
     scheduler: Scheduler<u32>,
     /// Only of the calls that are under way: there are few at once.
     states: HashMap<u32, State>,
+    carried: CarriedHolds,
     /// Steps that the log has for the present instant.
     expected: HashMap<u32, What>,
     store: Seen,
@@ -85,11 +86,12 @@ pub(super) fn feed(trace: &Trace, process: &Process, span: &Span) -> Result<Fed,
     let mut feeder = Feeder {
         trace,
         process,
-        scheduler: Scheduler::with_seed(setup.policy(phase), seed),
+        scheduler: Scheduler::with_seed(setup.policy(phase), seed).beginning(start.begins()),
         setup,
         phase,
         begin: start.at,
         states: HashMap::default(),
+        carried: CarriedHolds::default(),
         expected: HashMap::default(),
         store: Seen::default(),
     };
@@ -180,7 +182,7 @@ impl Feeder<'_> {
         let to: HashMap<u32, Option<BucketId>> = changed.collect();
         if !to.is_empty() {
             let scheduler = &mut self.scheduler;
-            scheduler.reroute_waiting(now, |_, call| to.get(call).copied());
+            scheduler.reroute_waiting(now, |_, call| to.get(call).copied(), |_, _| ());
         }
     }
 
@@ -427,6 +429,7 @@ impl Feeder<'_> {
                 event,
                 &self.setup,
                 &self.trace.names,
+                &mut self.carried,
             ),
         }
         Ok(())

@@ -15,7 +15,7 @@ use tidegate_limits::{Call, Caller, Hold, Scheduler, Step as Next, Ticket, Times
 use tidegate_record::kind::BucketFields;
 
 use super::feed::submitted;
-use super::give::give;
+use super::give::{CarriedHolds, give};
 use super::given::Event;
 use super::load::{Load, Service, service, tick};
 use super::names::{Name, Names};
@@ -217,6 +217,7 @@ struct World<'t> {
     /// The call that has just come, if such are refused that are predicted to start too late.
     begun: Option<Ticket>,
     states: HashMap<u32, State>,
+    carried: CarriedHolds,
     run: Run,
     /// Events that keep the time they have in the log, in order: lines of the gate, and calls.
     next_given: Peekable<Range<u32>>,
@@ -248,13 +249,14 @@ pub(super) fn run<'t>(load: &'t Load<'t>, by: &By<'t>, seed: u64) -> Result<Run,
     let phase = configured.phase;
     let until = process.given.partition_point(|given| given.at < span.until);
     let mut world = World {
-        scheduler: Scheduler::with_seed(setup.policy(phase), seed),
+        scheduler: Scheduler::with_seed(setup.policy(phase), seed).beginning(start.begins()),
         setup,
         begun: None,
         other,
         phase,
         begin: start.at,
         states: HashMap::default(),
+        carried: CarriedHolds::default(),
         run: Run {
             ran: vec![None; process.calls.len()],
             limits: Names::default(),
@@ -460,7 +462,16 @@ impl World<'_> {
             }
             (Event::QuotaAnswer(it), _) => self.scheduler.learn_store_time(now, it.time),
             (Event::Quotas, Some(_)) | (Event::QuotaChanged(_), _) => {}
-            (event, _) => give(&mut self.scheduler, now, event, &self.setup, &trace.names),
+            (event, _) => {
+                give(
+                    &mut self.scheduler,
+                    now,
+                    event,
+                    &self.setup,
+                    &trace.names,
+                    &mut self.carried,
+                );
+            }
         }
         Ok(())
     }

@@ -2,12 +2,72 @@
 
 use std::sync::Arc;
 
-use tidegate_limits::call::QuotaKey;
-use tidegate_limits::{Scheduler, Timestamp};
+use tidegate_limits::call::{Backend, BucketId, Cost, QuotaKey};
+use tidegate_limits::policy::WindowStamp;
+use tidegate_limits::scheduler::Outcome;
+use tidegate_limits::{Call, Hold, Scheduler, Timestamp};
+use tidegate_record::kind::{CarriedCallFields, CarriedFields};
 
 use super::given::{Event, Key};
 use super::names::Names;
 use super::setup::Setup;
+
+/// The calls of a process before that may still be at the backend.
+#[derive(Default)]
+pub(super) struct CarriedHolds(Vec<Hold>);
+
+impl CarriedHolds {
+    /// In the order of `Gate::carry`.
+    fn carry(
+        &mut self,
+        scheduler: &mut Scheduler<u32>,
+        now: Timestamp,
+        carried: &CarriedFields,
+        setup: &Setup,
+    ) {
+        if carried.full {
+            scheduler.carry_full_windows(now);
+        }
+        for window in &carried.windows {
+            for &(at, cost) in &window.departures {
+                if let Some(cost) = Cost::new(cost) {
+                    let at = Timestamp::from_nanos(at);
+                    scheduler.carry_departure(&window.limit, at, cost);
+                }
+            }
+        }
+        for level in &carried.levels {
+            let (id, at) = (BucketId(level.bucket), Timestamp::from_nanos(level.at_ns));
+            scheduler.carry_tokens(now, id, level.tokens, at);
+        }
+        for fields in &carried.calls {
+            let since = Timestamp::from_nanos(fields.since_ns);
+            let call = call(fields, since, setup);
+            let stamps = [
+                (fields.sent, WindowStamp::Sent),
+                (fields.replied, WindowStamp::Replied),
+            ];
+            let departed = stamps
+                .into_iter()
+                .filter_map(|(has, stamp)| has.then_some(stamp));
+            let departed: Vec<_> = departed.collect();
+            self.0
+                .push(scheduler.carry_call(now, since, call, &departed));
+        }
+        if carried.done {
+            for hold in self.0.drain(..) {
+                scheduler.finish(now, hold, Outcome::Failed, None);
+            }
+        }
+    }
+}
+
+fn call(fields: &CarriedCallFields, since: Timestamp, setup: &Setup) -> Call {
+    Call::new(&*fields.function, since)
+        .backend(Backend(fields.backend))
+        .class(setup.class(&fields.class))
+        .cost(Cost::new(fields.cost).unwrap_or(Cost::ONE))
+}
 
 /// Gives an event to a scheduler, except a config and costs.
 pub(super) fn give(
@@ -16,6 +76,7 @@ pub(super) fn give(
     event: &Event,
     setup: &Setup,
     names: &Names,
+    carried: &mut CarriedHolds,
 ) {
     let at = |scheduler: &Scheduler<u32>, key: Key| scheduler.quota_ref(&quota_key(key, names));
     match event {
@@ -35,6 +96,7 @@ pub(super) fn give(
         Event::BucketGone(id) => {
             scheduler.remove_bucket(now, *id, |_| None);
         }
+        Event::Carried(it) => carried.carry(scheduler, now, it, setup),
         Event::Quotas => {
             let (rules, keys_max) = setup.quotas();
             scheduler.set_quotas(now, rules, keys_max);

@@ -7,7 +7,7 @@ use tidegate_limits::quota::{QuestionId, QuotaRecord, RecordError, StoreReply, S
 use tidegate_limits::quota::{RecordVersion, StoreTime};
 use tidegate_limits::scheduler::{Supplier, Supply, SupplyShare};
 use tidegate_limits::{Fill, Timestamp};
-use tidegate_record::kind::{BucketFields, PacedCost};
+use tidegate_record::kind::{BucketFields, CarriedFields, PacedCost};
 use tidegate_record::{GateEvent, GateLine};
 
 use super::names::{Name, Names};
@@ -16,7 +16,7 @@ use super::names::{Name, Names};
 /// the others as calls fits into memory.
 #[derive(Debug, PartialEq)]
 pub(super) struct Given {
-    /// Since the start of the process.   ns
+    /// By the clock of the process.   ns
     pub(super) at: u64,
     /// Whether the line repeats an earlier one, for replays that begin here.
     pub(super) again: bool,
@@ -37,6 +37,8 @@ pub(super) enum Event {
     Fill(Box<(BucketId, Supply<Fill>)>),
     Bucket(Box<(BucketId, BucketFields)>),
     BucketGone(BucketId),
+    /// State that counts of the process before.
+    Carried(Box<CarriedFields>),
     /// The quotas of the config.
     Quotas,
     QuotaRule(Box<(Key, Option<Figures>)>),
@@ -140,6 +142,7 @@ impl Event {
             GateEvent::Fill => Self::Fill(Box::new((bucket?, fill(gate)))),
             GateEvent::Bucket => Self::Bucket(Box::new((bucket?, gate.rule.clone()?))),
             GateEvent::BucketGone => Self::BucketGone(bucket?),
+            GateEvent::Carried => Self::Carried(Box::new(gate.carried.clone()?)),
             GateEvent::Quotas => Self::Quotas,
             GateEvent::QuotaRule => {
                 let base = gate.base;
@@ -184,6 +187,16 @@ impl Event {
                 | Self::QuotaChanged(_)
                 | Self::StoreBack
         )
+    }
+}
+
+impl Given {
+    /// When a scheduler that is replayed from this line on begins. Before a checkpoint it ran for long.
+    pub(super) fn begins(&self) -> Timestamp {
+        match self.what {
+            Event::Start(_) => Timestamp::from_nanos(self.at),
+            _ => Timestamp::ZERO,
+        }
     }
 }
 

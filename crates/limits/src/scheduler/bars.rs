@@ -26,10 +26,10 @@ pub(super) struct Budgets {
 }
 
 impl Budgets {
-    pub(super) fn new(policy: &Policy) -> Self {
+    pub(super) fn new(policy: &Policy, now: Timestamp) -> Self {
         Self {
             sets: LimitSets::new(policy.limits()),
-            limits: limits_of(policy, Timestamp::ZERO),
+            limits: limits_of(policy, now),
             buckets: Buckets::default(),
             quotas: QuotaTable::default(),
         }

@@ -124,13 +124,14 @@ impl<T> Scheduler<T> {
 
     /// Moves waiting calls to the buckets that would be charged if they arrived now: `to` returns
     /// the bucket of each call, in the order of their turns. `None` leaves a call as it is. A call
-    /// whose bucket stays the same keeps its place.
+    /// whose bucket stays the same keeps its place. `moved` gets each call that moves, and its new bucket.
     ///
     /// Linear in the calls that wait, except for finding new turns.
     pub fn reroute_waiting(
         &mut self,
         now: Timestamp,
         mut to: impl FnMut(&Call, &T) -> Option<Option<BucketId>>,
+        mut moved: impl FnMut(&T, Option<BucketId>),
     ) {
         self.advance(now);
         for key in self.queue.in_order(|_| true) {
@@ -138,6 +139,7 @@ impl<T> Scheduler<T> {
             if let Some(to) = to(&of.call, &of.payload)
                 && self.bars.buckets.find(to) != of.meets.bucket
             {
+                moved(&of.payload, to);
                 self.reroute(key, to);
             }
         }

@@ -5,7 +5,9 @@
 //! within the same window. So the one before notes what it does (`Scheduler::departures`, [`Hold::place`]), and this
 //! one counts it. What is carried can exceed a limit, as after a reload; then calls wait until it fits.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::mem;
 
 use super::event::LedgerEvent;
 use super::hold::{BudgetDraw, Hold, HoldState};
@@ -35,6 +37,18 @@ impl<T> Scheduler<T> {
         self.events.drain(..)
     }
 
+    /// Whether [`events`](Self::events) returns any.
+    #[inline]
+    #[must_use]
+    pub const fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Exchanges the events for this empty list, so that one who follows them may look at the scheduler meanwhile.
+    pub const fn swap_events(&mut self, empty: &mut Vec<LedgerEvent>) {
+        mem::swap(&mut self.events, empty);
+    }
+
     /// Notes an event, if that is wanted.
     #[inline]
     pub(super) fn note(&mut self, event: LedgerEvent) {
@@ -48,6 +62,21 @@ impl<T> Scheduler<T> {
     pub fn running(&self, place: u32) -> Option<(&Call, Timestamp)> {
         let held = self.holds.at(place)?;
         Some((&held.call, held.since))
+    }
+
+    /// The places that running calls may have.
+    pub fn places(&self) -> impl Iterator<Item = u32> + use<T> {
+        0..self.holds.places()
+    }
+
+    /// The moments that windows count of a running call, as far as they have come.
+    pub fn stamps(&self, place: u32) -> impl Iterator<Item = WindowStamp> {
+        let progress = self.holds.at(place).map(|held| held.progress);
+        let progress = progress.unwrap_or_default();
+        let come = move |stamp: &WindowStamp| progress.departed(*stamp).is_some();
+        [WindowStamp::Sent, WindowStamp::Replied]
+            .into_iter()
+            .filter(come)
     }
 
     /// The departures that a window remembers, oldest first. Some may no longer count.
@@ -133,6 +162,13 @@ impl<T> Scheduler<T> {
             return false;
         };
         self.bars.buckets.all[key].level.carry(now, tokens, since)
+    }
+
+    /// The name of a bucket's rule.
+    #[must_use]
+    pub fn bucket_name(&self, id: BucketId) -> Option<&Arc<str>> {
+        let key = self.bars.buckets.find(Some(id))?;
+        Some(&self.bars.buckets.all[key].rule.name)
     }
 
     /// The level of a bucket, and its moment, to be carried into the next process.

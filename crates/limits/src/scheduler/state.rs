@@ -54,7 +54,7 @@ pub struct Scheduler<T> {
 }
 
 impl<T> Scheduler<T> {
-    /// A scheduler at rest.
+    /// A scheduler at rest, at moment zero.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         Self::with_seed(policy, 0)
@@ -65,7 +65,7 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn with_seed(policy: Policy, seed: u64) -> Self {
         let classes = policy.classes().len();
-        let bars = Budgets::new(&policy);
+        let bars = Budgets::new(&policy, Timestamp::ZERO);
         Self {
             queue: CallQueue::new(),
             parking: Parking::new(classes, seed, bars.kept_for()),
@@ -85,6 +85,15 @@ impl<T> Scheduler<T> {
             events: Vec::new(),
             policy,
         }
+    }
+
+    /// The scheduler at rest at this moment, where the clock did not begin with the process: a pace has granted nothing
+    /// before it, and saves nothing up.
+    #[must_use]
+    pub fn beginning(mut self, now: Timestamp) -> Self {
+        self.bars = Budgets::new(&self.policy, now);
+        self.now = now;
+        self
     }
 
     /// The policy in force.

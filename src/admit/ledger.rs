@@ -1,0 +1,290 @@
+//! Notes in a ledger what the gate must not forget when its process dies.
+//!
+//! Only calls that meet limits are in it. They are noted before the message that lets them go, so none is at the
+//! backend that the ledger does not know.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_ledger::{
+    Admission, Boot, CallStage, Layout, Ledger, TooLarge, WindowRegion, level_key,
+};
+use tidegate_limits::call::BucketId;
+use tidegate_limits::policy::{Scope, WindowStamp};
+use tidegate_limits::scheduler::LedgerEvent;
+use tidegate_limits::{Call, Limit, Policy, Scheduler, Timestamp};
+use tidegate_mapping::MappedFile;
+use tidegate_runtime::Clock;
+
+/// Most calls at once that a ledger notes. Their departures are noted in any case.
+const CALLS_MAX: u32 = 1 << 16;
+
+/// Most calls at once where no limit says how many calls there are at once: only the moments in windows count then.
+const UNBOUNDED_CALLS_MAX: u32 = 1 << 12;
+
+/// Most buckets whose levels a ledger notes.
+const LEVELS_MAX: u32 = 1 << 10;
+
+/// The ledger of a gate, and the places of its calls and buckets in it.
+#[derive(Debug)]
+pub struct GateLedger {
+    ledger: Ledger<MappedFile>,
+    clock: Clock,
+    names: LedgerNames,
+    /// By place, the calls that the ledger has, with their buckets.
+    calls: Vec<Option<Option<BucketId>>>,
+    levels: LevelPlaces,
+    /// Empty, for the next events.
+    events: Vec<LedgerEvent>,
+}
+
+/// The names by which the next process finds limits, functions and classes.
+#[derive(Debug, PartialEq, Eq)]
+struct LedgerNames {
+    layout: Layout,
+    /// The ring of each limit of the policy, if it is a window.
+    rings: Vec<Option<usize>>,
+    functions: Vec<Arc<str>>,
+    /// The moments at which calls count in any window: no other is worth a note.
+    stamps: Vec<WindowStamp>,
+}
+
+/// The places of buckets.
+#[derive(Debug, Default)]
+struct LevelPlaces {
+    buckets: Vec<(BucketId, [u64; 2])>,
+}
+
+impl LedgerNames {
+    fn of(policy: &Policy) -> Self {
+        let mut layout = Layout {
+            levels: LEVELS_MAX,
+            ..Layout::default()
+        };
+        let (mut rings, mut stamps) = (Vec::new(), Vec::new());
+        // The first name is of all functions without a limit of their own.
+        let mut functions: Vec<Arc<str>> = vec!["".into()];
+        for rule in policy.limits() {
+            if let Scope::Function(function) = &rule.scope
+                && !functions.contains(function)
+            {
+                functions.push(Arc::clone(function));
+            }
+            rings.push(match rule.limit {
+                Limit::Window {
+                    max,
+                    length,
+                    guard,
+                    stamp,
+                    ..
+                } => {
+                    if !stamps.contains(&stamp) {
+                        stamps.push(stamp);
+                    }
+                    layout.windows.push(WindowRegion {
+                        name: (&*rule.name).into(),
+                        max,
+                        length: nanos(length + guard),
+                    });
+                    Some(layout.windows.len() - 1)
+                }
+                Limit::Outstanding { .. } | Limit::Paced { .. } => None,
+            });
+        }
+        let at_once = policy.limits().iter().filter_map(|rule| match rule.limit {
+            Limit::Outstanding { max } if rule.scope == Scope::Every => Some(max),
+            _ => None,
+        });
+        let at_once = at_once.min().unwrap_or(UNBOUNDED_CALLS_MAX);
+        layout.calls = at_once.min(CALLS_MAX);
+        layout.functions = functions.iter().map(|it| (&**it).into()).collect();
+        let classes = policy.classes().iter();
+        layout.classes = classes.map(|it| (&*it.name).into()).collect();
+        Self {
+            layout,
+            rings,
+            functions,
+            stamps,
+        }
+    }
+
+    fn function(&self, function: &str) -> u16 {
+        let known = self.functions.iter().position(|it| **it == *function);
+        known.unwrap_or_default() as u16
+    }
+}
+
+impl LevelPlaces {
+    /// The place of a bucket, which gets one if there is room.
+    fn place(&mut self, id: BucketId, key: impl FnOnce() -> [u64; 2]) -> Option<(u32, [u64; 2])> {
+        let known = self.buckets.iter().position(|(it, _)| *it == id);
+        let at = match known {
+            Some(at) => at,
+            None if self.buckets.len() < LEVELS_MAX as usize => {
+                self.buckets.push((id, key()));
+                self.buckets.len() - 1
+            }
+            None => return None,
+        };
+        Some((at as u32, self.buckets[at].1))
+    }
+}
+
+impl GateLedger {
+    /// Words that the ledger of a gate with this policy needs.
+    ///
+    /// # Errors
+    /// If no ledger may be as large.
+    pub fn words(policy: &Policy) -> Result<usize, TooLarge> {
+        LedgerNames::of(policy).layout.words()
+    }
+
+    /// Begins a ledger in this memory, without a call.
+    ///
+    /// # Errors
+    /// If no ledger may be as large.
+    pub fn create(
+        memory: MappedFile,
+        policy: &Policy,
+        boot: Boot,
+        clock: Clock,
+    ) -> Result<Self, TooLarge> {
+        let names = LedgerNames::of(policy);
+        Ok(Self {
+            ledger: Ledger::create(memory, &names.layout, boot, std::process::id())?,
+            clock,
+            calls: vec![None; names.layout.calls as usize],
+            names,
+            levels: LevelPlaces::default(),
+            events: Vec::new(),
+        })
+    }
+
+    /// Whether it has the regions that this policy needs.
+    pub(super) fn fits(&self, policy: &Policy) -> bool {
+        self.names == LedgerNames::of(policy)
+    }
+
+    /// The next process finds that nothing is known.
+    pub(super) fn void(&self) {
+        self.ledger.void();
+    }
+
+    /// Notes what the scheduler has done since it was asked last.
+    #[inline]
+    pub(super) fn follow<T>(&mut self, scheduler: &mut Scheduler<T>, now: Timestamp) {
+        if !scheduler.has_events() {
+            return;
+        }
+        let mut events = std::mem::take(&mut self.events);
+        scheduler.swap_events(&mut events);
+        for &event in &events {
+            self.note(event, scheduler, now);
+        }
+        events.clear();
+        self.events = events;
+    }
+
+    fn note<T>(&mut self, event: LedgerEvent, scheduler: &Scheduler<T>, now: Timestamp) {
+        match event {
+            LedgerEvent::Admitted { place } => {
+                // If it has ended since, its departures follow, and nothing else counts.
+                if let Some((call, since)) = scheduler.running(place) {
+                    self.admit(place, call, since);
+                    self.note_level(scheduler, call.bucket, now);
+                }
+            }
+            LedgerEvent::Departed { limit, at, cost } => {
+                if let Some(ring) = self.names.rings[limit as usize] {
+                    self.ledger.depart(ring, self.clock.boot_time(at), cost);
+                }
+            }
+            LedgerEvent::Stamped { place, stamp } => {
+                if self.names.stamps.contains(&stamp) && self.has(place) {
+                    self.ledger.advance(place, stage(stamp));
+                }
+            }
+            LedgerEvent::Ended { place } => {
+                if let Some(bucket) = self.calls.get_mut(place as usize).and_then(Option::take) {
+                    self.ledger.end(place);
+                    // It may have been charged more than the estimate.
+                    self.note_level(scheduler, bucket, now);
+                }
+            }
+        }
+    }
+
+    fn has(&self, place: u32) -> bool {
+        matches!(self.calls.get(place as usize), Some(Some(_)))
+    }
+
+    fn admit(&mut self, place: u32, call: &Call, since: Timestamp) {
+        let Some(noted) = self.calls.get_mut(place as usize) else {
+            return;
+        };
+        *noted = Some(call.bucket);
+        let admission = Admission {
+            at: self.clock.boot_time(since),
+            function: self.names.function(&call.function),
+            class: call.class.0 as u16,
+            cost: call.cost.get(),
+            tokens: 0,
+            tag: u32::from(call.backend.0),
+            caller: "",
+        };
+        self.ledger.admit(place, &admission);
+    }
+
+    fn note_level<T>(
+        &mut self,
+        scheduler: &Scheduler<T>,
+        bucket: Option<BucketId>,
+        now: Timestamp,
+    ) {
+        let Some(id) = bucket else { return };
+        let Some((tokens, at)) = scheduler.bucket_level(now, id) else {
+            return;
+        };
+        let key = || {
+            let name = scheduler.bucket_name(id);
+            level_key(name.map_or("", |name| name))
+        };
+        if let Some((place, key)) = self.levels.place(id, key) {
+            self.ledger
+                .set_level(place, key, tokens, self.clock.boot_time(at));
+        }
+    }
+
+    /// Notes everything that is in force now, in a ledger without a call.
+    pub(super) fn note_all<T>(&mut self, scheduler: &mut Scheduler<T>, now: Timestamp) {
+        scheduler.events().for_each(drop);
+        for (limit, ring) in self.names.rings.clone().into_iter().enumerate() {
+            let Some(ring) = ring else { continue };
+            for (at, cost) in scheduler.window_departures(limit as u32) {
+                self.ledger.depart(ring, self.clock.boot_time(at), cost);
+            }
+        }
+        for place in scheduler.places() {
+            if let Some((call, since)) = scheduler.running(place) {
+                self.admit(place, call, since);
+                for stamp in scheduler.stamps(place) {
+                    if self.has(place) {
+                        self.ledger.advance(place, stage(stamp));
+                    }
+                }
+                self.note_level(scheduler, call.bucket, now);
+            }
+        }
+    }
+}
+
+fn stage(stamp: WindowStamp) -> CallStage {
+    match stamp {
+        WindowStamp::Sent => CallStage::Sent,
+        WindowStamp::Replied => CallStage::Replied,
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,299 @@
+//! The file of the ledger: who may write it, what the process before left in it, and the calls of that process.
+//!
+//! Two files: one is locked for as long as the process lives, and has its pid; the other is the ledger. A new ledger
+//! gets a file of its own, which takes the name when it is whole, because a mapped file must not be written otherwise.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{FlockOperation, flock};
+use tidegate_ledger::{Boot, Carryover, Void, read};
+use tidegate_limits::{Policy, Timestamp};
+use tidegate_mapping::MappedFile;
+use tidegate_runtime::Clock;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{Shared, StartError};
+use crate::admit::{
+    CarriedCalls, CarriedCounts, Gate, GateLedger, LedgerLost, NewLedger, Settings,
+};
+
+/// More than a pid needs.   bytes
+const PID_BYTES_MAX: u64 = 32;
+
+/// Largest ledger.   bytes
+const BYTES_MAX: u64 = 1 << 26;
+
+/// The place of a ledger, claimed by this process.
+#[derive(Debug)]
+pub(super) struct LedgerFile {
+    path: PathBuf,
+    boot: Boot,
+    clock: Clock,
+    carried: Arc<CarriedNow>,
+    /// Locked until it is dropped.
+    _lock: File,
+}
+
+/// State of the process before that this one counts.
+#[derive(Debug, Default)]
+pub(super) struct CarriedNow {
+    counts: CarriedCounts,
+    /// Whether calls still hold slots.
+    holds: AtomicBool,
+}
+
+impl CarriedNow {
+    /// Departures, calls and levels at the start.
+    pub(super) fn counts(&self) -> CarriedCounts {
+        self.counts
+    }
+
+    /// Calls that still hold slots.
+    pub(super) fn holding(&self) -> usize {
+        match self.holds.load(Ordering::Relaxed) {
+            true => self.counts.calls,
+            false => 0,
+        }
+    }
+
+    /// A sentence for operators, while calls of the process before hold slots.
+    pub(super) fn notice(&self) -> Option<String> {
+        let calls = self.holding();
+        (calls > 0).then(|| {
+            format!(
+                "{calls} calls of the process before hold slots, because they may still be at the backend \
+                 (backend.after_crash)"
+            )
+        })
+    }
+}
+
+/// Knowledge of the process before.
+#[derive(Debug)]
+pub(super) enum PastLedger {
+    /// All of it.
+    Known(Carryover),
+    /// There is no ledger.
+    Missing,
+    /// The ledger says nothing.
+    Void(Void),
+    /// The ledger cannot be read.
+    Unreadable(io::Error),
+}
+
+impl LedgerFile {
+    /// Claims the place.
+    ///
+    /// # Errors
+    /// If another process has it, or it cannot be written.
+    pub(super) fn claim(path: &Path, clock: Clock) -> Result<Self, StartError> {
+        let wrong = |cause| StartError::Ledger {
+            path: path.to_owned(),
+            cause,
+        };
+        if let Some(folder) = path.parent() {
+            // It usually exists. If it cannot be created, the next step fails.
+            let _ = fs::create_dir(folder);
+        }
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path.with_extension("lock"))
+            .map_err(wrong)?;
+        if let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            let mut pid = String::new();
+            let _ = (&lock).take(PID_BYTES_MAX).read_to_string(&mut pid);
+            return Err(match error {
+                rustix::io::Errno::WOULDBLOCK => {
+                    let (path, pid) = (path.to_owned(), pid.trim().to_owned());
+                    StartError::LedgerTaken { path, pid }
+                }
+                error => wrong(error.into()),
+            });
+        }
+        let write_pid = |lock: &mut File| {
+            lock.set_len(0)?;
+            lock.rewind()?;
+            writeln!(lock, "{}", std::process::id())
+        };
+        write_pid(&mut lock).map_err(wrong)?;
+        Ok(Self {
+            path: path.to_owned(),
+            boot: boot().map_err(wrong)?,
+            clock,
+            carried: Arc::default(),
+            _lock: lock,
+        })
+    }
+
+    /// Reads what the process before left.
+    pub(super) fn before(&self) -> PastLedger {
+        let mut bytes = Vec::new();
+        let file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return PastLedger::Missing,
+            Err(error) => return PastLedger::Unreadable(error),
+        };
+        if let Err(error) = file.take(BYTES_MAX).read_to_end(&mut bytes) {
+            return PastLedger::Unreadable(error);
+        }
+        let now = self.clock.boot_time(self.clock.now());
+        read(&bytes, self.boot, now).map_or_else(PastLedger::Void, PastLedger::Known)
+    }
+
+    /// Makes a ledger for this policy beside the present one.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub(super) fn create(&self, policy: &Policy) -> io::Result<NewLedger> {
+        let words = GateLedger::words(policy).map_err(io::Error::other)?;
+        let new = self.path.with_extension("new");
+        let _ = fs::remove_file(&new);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?;
+        let memory = MappedFile::create(&file, words)?;
+        let ledger = GateLedger::create(memory, policy, self.boot, self.clock);
+        let path = self.path.clone();
+        Ok(NewLedger {
+            ledger: ledger.map_err(io::Error::other)?,
+            publish: Box::new(move || fs::rename(new, path)),
+        })
+    }
+
+    /// The next process finds no ledger, rather than one that is no longer true.
+    fn remove(&self) {
+        // If it cannot be removed, it cannot be there.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The boot of this machine.
+fn boot() -> io::Result<Boot> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let id = u128::from_str_radix(&digits, 16).map_err(io::Error::other)?;
+    Ok(Boot([(id >> 64) as u64, id as u64]))
+}
+
+/// Takes over what the process before left, and notes from now on what the next one must know. `None` if there is no
+/// place for a ledger.
+///
+/// # Errors
+/// If another process has it.
+pub(super) fn open(
+    path: Option<&Path>,
+    gate: &Gate,
+    settings: &Settings,
+    clock: Clock,
+    beside: &CancellationToken,
+) -> Result<Option<LedgerFile>, StartError> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    let mut file = match LedgerFile::claim(path, clock) {
+        Ok(file) => file,
+        Err(error @ StartError::LedgerTaken { .. }) => return Err(error),
+        Err(error) => {
+            warn!(%error, "a restart forgets what counts in the limits: give the process a directory that it may write");
+            begin_without(gate, settings.ledger_lost, "it has no place");
+            return Ok(None);
+        }
+    };
+    let calls = take_over(gate, file.before(), settings.ledger_lost);
+    let kept = file.create(&gate.policy());
+    if let Err(error) = kept.and_then(|new| gate.keep_ledger(new)) {
+        warn!(%error, path = %path.display(), "a restart forgets what counts in the limits");
+        file.remove();
+    }
+    let (counts, calls) = calls.unwrap_or_default();
+    let holds = AtomicBool::new(counts.calls > 0);
+    file.carried = Arc::new(CarriedNow { counts, holds });
+    if counts.calls > 0 {
+        let (gate, carried) = (gate.clone(), Arc::clone(&file.carried));
+        let until = clock.began() + settings.after_crash;
+        let stop = beside.clone();
+        tokio::spawn(async move {
+            // The backend is surely done with them then.
+            stop.run_until_cancelled(clock.sleep_until(until)).await;
+            gate.finish_carried(calls);
+            info!("the calls of the process before hold their slots no longer");
+            carried.holds.store(false, Ordering::Relaxed);
+        });
+    }
+    Ok(Some(file))
+}
+
+/// Counts what the process before left, and says so.
+fn take_over(
+    gate: &Gate,
+    before: PastLedger,
+    lost: LedgerLost,
+) -> Option<(CarriedCounts, CarriedCalls)> {
+    let cause = match before {
+        PastLedger::Known(before) => {
+            let (counts, calls) = gate.carry(&before);
+            info!(
+                pid = before.pid,
+                departures = counts.departures,
+                calls = counts.calls,
+                levels = counts.levels,
+                "counts what the process before left"
+            );
+            return Some((counts, calls));
+        }
+        PastLedger::Missing => "there is none".to_owned(),
+        PastLedger::Void(void) => void.to_string(),
+        PastLedger::Unreadable(error) => error.to_string(),
+    };
+    begin_without(gate, lost, &cause);
+    None
+}
+
+fn begin_without(gate: &Gate, lost: LedgerLost, cause: &str) {
+    let begin = match lost {
+        LedgerLost::AssumeFull => {
+            gate.carry_full_windows();
+            "full"
+        }
+        LedgerLost::AssumeEmpty => "empty",
+    };
+    info!(
+        cause,
+        "no ledger of a process before, so windows begin {begin}"
+    );
+}
+
+impl Shared {
+    /// State of the process before that this one counts.
+    pub(super) fn carried(&self) -> Arc<CarriedNow> {
+        let file = self.ledger.as_ref();
+        file.map_or_else(Arc::default, |file| Arc::clone(&file.carried))
+    }
+
+    /// Takes new limits. The ledger follows in the same step.
+    pub(super) fn apply_limits(&self, limits: &Settings) -> Timestamp {
+        let policy = self.gate.policy_of(limits);
+        let file = self.ledger.as_ref();
+        // It may have been removed by others.
+        let new = file.filter(|file| !self.gate.ledger_fits(&policy) || !file.path.exists());
+        let new = new.and_then(|file| {
+            let made = file.create(&policy);
+            made.inspect_err(|error| warn!(%error, "a restart forgets what counts in the limits"))
+                .ok()
+        });
+        self.gate.apply_with(limits, new)
+    }
+}

@@ -1,0 +1,377 @@
+//! A sidecar dies in a storm and starts again: the backend never sees more than the limits, by its own count.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tidegate_lab::backend::{Backend, Options, Report, Running};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use tokio::task::JoinSet;
+
+use crate::plan::plan;
+use crate::sidecar::Sidecar;
+use crate::support::{PATIENCE, array, closed_port};
+
+const CLIENTS: usize = 60;
+
+/// A limit that must hold over restarts.
+#[derive(Clone, Copy)]
+struct Case {
+    name: &'static str,
+    /// Lines in `[limits]`.
+    limits: &'static str,
+    /// Sections after it.
+    sections: &'static str,
+    postpone: &'static str,
+    /// How long the backend takes for a call.
+    delay: Duration,
+    /// Most calls in any second, or of a bucket in a second after `burst`.
+    per_second: u32,
+    at_once: u32,
+    /// Calls of a bucket that begins full.
+    burst: Option<u32>,
+}
+
+const WINDOW: Case = Case {
+    name: "30 a second, 10 at once",
+    limits: "per_window = \"total:30\"\noutstanding = 10",
+    sections: "",
+    postpone: "in_turn",
+    delay: Duration::from_millis(50),
+    per_second: 30,
+    at_once: 10,
+    burst: None,
+};
+
+const CASES: [Case; 6] = [
+    WINDOW,
+    Case {
+        delay: Duration::from_millis(300),
+        ..WINDOW
+    },
+    Case {
+        name: "the same with jitter",
+        postpone: "jitter",
+        ..WINDOW
+    },
+    Case {
+        name: "a function, 10 a second",
+        limits: "per_window = \"total:1000, guest_get_info:10\"\noutstanding = 20",
+        per_second: 10,
+        at_once: 20,
+        ..WINDOW
+    },
+    Case {
+        name: "a pool, 5 at once",
+        limits: "per_window = \"total:1000\"\noutstanding = 20",
+        sections: "[[class]]\nname = \"reads\"\nfunctions = [\"guest_get_info\"]\noutstanding_max = 5",
+        delay: Duration::from_millis(300),
+        per_second: 1000,
+        at_once: 5,
+        ..WINDOW
+    },
+    Case {
+        name: "a bucket of 30, 5 a second",
+        limits: "per_window = \"total:1000\"\noutstanding = 20",
+        sections: "[[bucket]]\nname = \"all\"\nburst = 30\nfill = 5\n\
+                   [[caller]]\nlabel = \"everybody\"\nmatch = { listener = \"test\" }\nrate_limit = \"all\"",
+        per_second: 5,
+        at_once: 20,
+        burst: Some(30),
+        ..WINDOW
+    },
+];
+
+async fn backend(delay: Duration) -> Running {
+    let options = Options {
+        delay,
+        ..Options::on_free_ports()
+    };
+    Backend::start(options).await.expect("it listens")
+}
+
+fn config(bind: SocketAddr, backend: &Running, after_crash: &str, case: &Case) -> String {
+    let Case {
+        limits,
+        sections,
+        postpone,
+        ..
+    } = case;
+    format!(
+        r#"
+        [[listen]]
+        name = "test"
+        bind = "{bind}"
+        [backend]
+        kind = "zvm"
+        socket = "{}"
+        after_crash = "{after_crash}"
+        [queue]
+        postpone = "{postpone}"
+        [limits]
+        {limits}
+        # The backend notes a call when its task runs, which is late on a busy machine.
+        window_guard = "200ms"
+        [admin]
+        bind = "127.0.0.1:0"
+        {sections}
+        "#,
+        backend.socket_addr()
+    )
+}
+
+/// Clients that call again and again, and wait for a sidecar that does not listen.
+fn storm(addr: SocketAddr) -> JoinSet<()> {
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS {
+        clients.spawn(async move {
+            loop {
+                let called = async {
+                    let mut stream = TcpStream::connect(addr).await.ok()?;
+                    let call = array("guest_get_info", &format!("G{client}"));
+                    stream.write_all(call.as_bytes()).await.ok()?;
+                    let mut answer = Vec::new();
+                    stream.read_to_end(&mut answer).await.ok()
+                };
+                if called.await.is_none() {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            }
+        });
+    }
+    clients
+}
+
+/// Whether the next process finds what the one before left.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ledger {
+    Kept,
+    Lost,
+}
+
+/// The ledger of the sidecar whose config is in this folder.
+fn ledger_of(dir: &Path) -> PathBuf {
+    let files = std::fs::read_dir(dir.join("config.run")).expect("a folder");
+    let mut paths = files.map(|file| file.expect("readable").path());
+    let ledger = paths.find(|path| path.extension().is_some_and(|it| it == "ledger"));
+    ledger.expect("a ledger")
+}
+
+/// Ends a sidecar by this signal, some calls after the last one, and starts the next at once. Returns what the backend saw,
+/// and in how much time.
+async fn restarts(
+    signal: &str,
+    times: usize,
+    case: &Case,
+    ledger: Ledger,
+) -> (Report, Duration, Vec<String>) {
+    let backend = backend(case.delay).await;
+    let addr = closed_port();
+    // Longer than a call takes.
+    let after_crash = match ledger {
+        Ledger::Kept => "1s",
+        Ledger::Lost => "0s",
+    };
+    let text = config(addr, &backend, after_crash, case);
+    let text = match ledger {
+        Ledger::Kept => text,
+        Ledger::Lost => text.replace("[limits]", "[limits]\nledger_lost = \"assume_empty\""),
+    };
+    let dir = Arc::new(TempDir::new().expect("a folder"));
+    let start = || Sidecar::start_in(Arc::clone(&dir), &text, |binary| Command::new(binary));
+    let mut sidecar = start().await;
+    let (clients, began) = (storm(addr), Instant::now());
+    let mut said = Vec::new();
+    for round in 0..times {
+        // At another place of the window each time.
+        let spread = u64::from(case.per_second.min(31));
+        let calls = backend.report().calls + 3 + (7 * round as u64) % spread;
+        let reached = backend.wait_until(|report| report.calls >= calls);
+        let reached = tokio::time::timeout(PATIENCE, reached).await;
+        reached.expect("calls go on");
+        sidecar.signal(signal);
+        sidecar.exited().await;
+        if ledger == Ledger::Lost {
+            std::fs::remove_file(ledger_of(dir.path())).expect("it was there");
+        }
+        sidecar = start().await;
+        said.extend(sidecar.log().lines().iter().cloned());
+    }
+    drop(clients);
+    (backend.report(), began.elapsed(), said)
+}
+
+/// Excess of what the backend saw over the limit; `None` if it held.
+fn excess(case: &Case, report: &Report, took: Duration) -> Option<String> {
+    let most = case.burst.map(|burst| {
+        let filled = took.as_secs_f64() * f64::from(case.per_second);
+        f64::from(burst) + filled + 1.0
+    });
+    let held = report.peak_in_flight <= case.at_once
+        && match most {
+            Some(most) => report.calls as f64 <= most,
+            None => report.densest_second <= case.per_second,
+        };
+    (!held).then(|| format!("{}: {report}, {most:?} calls may", case.name))
+}
+
+#[tokio::test]
+async fn a_killed_sidecar_leaves_no_window_and_no_slot_behind() {
+    for case in &CASES[..2] {
+        let (report, took, said) = restarts("KILL", 6, case, Ledger::Kept).await;
+        assert_eq!(excess(case, &report, took), None);
+        let carried = |line: &&String| line.contains("counts what the process before left");
+        assert_eq!(said.iter().filter(carried).count(), 6, "{said:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_killed_sidecar_leaves_a_pool_and_a_bucket_behind() {
+    for case in &CASES[4..] {
+        let (report, took, _) = restarts("KILL", 6, case, Ledger::Kept).await;
+        assert_eq!(excess(case, &report, took), None);
+    }
+}
+
+#[tokio::test]
+async fn a_sidecar_that_is_stopped_leaves_no_window_behind() {
+    let (report, took, _) = restarts("TERM", 6, &WINDOW, Ledger::Kept).await;
+    assert_eq!(excess(&WINDOW, &report, took), None);
+}
+
+/// Without a ledger the backend gets more: the tests above see it if the ledger does not hold.
+#[tokio::test]
+async fn a_killed_sidecar_without_a_ledger_breaks_a_window() {
+    let (report, took, _) = restarts("KILL", 6, &WINDOW, Ledger::Lost).await;
+    assert!(excess(&WINDOW, &report, took).is_some(), "{report}");
+}
+
+/// The second process counts what the first left, says so, and logs enough for a replay of its own decisions.
+#[tokio::test]
+async fn what_was_carried_over_is_shown_and_replayed() {
+    let case = &CASES[1];
+    let backend = backend(case.delay).await;
+    let addr = closed_port();
+    let text = config(addr, &backend, "1500ms", case)
+        + "[log]\naccess = true\nreplay = true\nformat = \"json\"\n";
+    let dir = Arc::new(TempDir::new().expect("a folder"));
+    let start = || Sidecar::start_in(Arc::clone(&dir), &text, |binary| Command::new(binary));
+    let sidecar = start().await;
+    let (clients, began) = (storm(addr), Instant::now());
+    let calls = backend.wait_until(|report| report.calls >= 45);
+    tokio::time::timeout(PATIENCE, calls)
+        .await
+        .expect("calls go on");
+    sidecar.signal("KILL");
+    sidecar.exited().await;
+    let sidecar = start().await;
+    for name in ["tidegate_carried_departures", "tidegate_carried_calls"] {
+        let carried = sidecar.metric(name).await;
+        assert!(carried >= 1.0, "{name} {carried}");
+    }
+    let (_, now) = sidecar.ask("GET", "/v1/now", "").await;
+    let notice = "calls of the process before hold slots";
+    assert!(now.contains(notice), "{now}");
+    sidecar.log().wait(&["hold their slots no longer"]).await;
+    let before = backend.report().calls;
+    let more = backend.wait_until(|report| report.calls >= before + 40);
+    tokio::time::timeout(PATIENCE, more)
+        .await
+        .expect("calls go on");
+    drop(clients);
+    sidecar.signal("TERM");
+    let (_, lines) = sidecar.ended().await;
+    let said = plan(&lines.join("\n")).await;
+    let same = "identity: the same decision in all";
+    assert!(said.out.contains(same), "{}{}", said.out, said.err);
+    assert_eq!(excess(case, &backend.report(), began.elapsed()), None);
+}
+
+#[tokio::test]
+async fn a_second_sidecar_with_the_same_config_names_the_first() {
+    let backend = backend(Duration::ZERO).await;
+    let text = config(
+        SocketAddr::from(([127, 0, 0, 1], 0)),
+        &backend,
+        "1s",
+        &WINDOW,
+    );
+    let dir = Arc::new(TempDir::new().expect("a folder"));
+    let first = Sidecar::start_in(Arc::clone(&dir), &text, |binary| Command::new(binary)).await;
+    let second = std::process::Command::new(crate::sidecar::TIDEGATE)
+        .env("TIDEGATE_RUNTIME_DIR", dir.path().join("config.run"))
+        .args(["serve", "--config"])
+        .arg(dir.path().join("config.toml"))
+        .output()
+        .expect("the binary runs");
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("pid {}", first.pid)), "{said}");
+}
+
+/// Writes docs/reports/restarts.md.
+#[tokio::test]
+#[ignore = "`make restarts` runs it; it takes minutes"]
+async fn the_table() {
+    let times = std::env::var("RESTARTS")
+        .ok()
+        .and_then(|it| it.parse().ok());
+    let times = times.unwrap_or(100);
+    let (mut rows, mut wrong) = (String::new(), Vec::new());
+    for case in &CASES {
+        for (signal, ledger) in [
+            ("KILL", Ledger::Kept),
+            ("TERM", Ledger::Kept),
+            ("KILL", Ledger::Lost),
+        ] {
+            let rounds = match (ledger, case.burst, signal) {
+                // A drain waits until a bucket has filled for all that wait.
+                (_, Some(_), "TERM") => times.min(20),
+                (Ledger::Kept, ..) => times,
+                (Ledger::Lost, ..) => times.min(20),
+            };
+            let (report, took, _) = restarts(signal, rounds, case, ledger).await;
+            let excess = excess(case, &report, took);
+            let (ledger, holds) = match (ledger, &excess) {
+                (Ledger::Kept, Some(excess)) => {
+                    wrong.push(excess.clone());
+                    ("kept", "no")
+                }
+                (Ledger::Kept, None) => ("kept", "yes"),
+                (Ledger::Lost, Some(_)) => ("lost", "no"),
+                (Ledger::Lost, None) => ("lost", "yes"),
+            };
+            let row = format!(
+                "| {} | {:.2} s | {signal} | {ledger} | {rounds} | {} | {:.0} s | {} | {} | {holds} |\n",
+                case.name,
+                case.delay.as_secs_f64(),
+                report.calls,
+                took.as_secs_f64(),
+                report.densest_second,
+                report.peak_in_flight,
+            );
+            println!("{row}");
+            rows += &row;
+        }
+    }
+    if std::env::var_os("TIDEGATE_SEED").is_none() {
+        let page = format!("{PAGE}{rows}");
+        std::fs::write("docs/reports/restarts.md", page).expect("the page is ours");
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+const PAGE: &str = "\
+# Restarts
+
+What a backend sees while a sidecar is killed or stopped in a storm of 60 clients, and started again at once with the same
+config. Measured by `make restarts` at the backend, by its own count. With `lost`, the ledger is removed between the two processes and
+windows begin empty: so it was before there was a ledger, and so each other proxy does it.
+
+| limit | a call takes | signal | ledger | restarts | calls | in | densest second | most at once | holds |
+|---|---|---|---|---|---|---|---|---|---|
+";
