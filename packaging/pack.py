@@ -198,7 +198,12 @@ def at_commit_time(folder, time):
 def filled(template, package, **values):
     """A template with its @WORDS@ replaced."""
     text = (HERE / template).read_text()
-    of_package = {"NAME": package.name, "UNITS": " ".join(package.units), "RUNNING": package.running}
+    of_package = {
+        "NAME": package.name,
+        "UNITS": " ".join(package.units),
+        "SOCKETS": " ".join(package.sockets),
+        "RUNNING": package.running,
+    }
     for word, value in {**of_package, **values}.items():
         text = text.replace(f"@{word}@", value)
     return text
