@@ -46,6 +46,7 @@ impl Gate {
             state.calls().reroute_waiting(now, to, |waiter, to| {
                 records.extend(note_moved(waiter, now, to));
             });
+            state.forget_level(id);
             state.observe(now, SchedulerEvent::BucketRemoved { id });
             state.calls().remove_bucket(now, id, |_| None)
         });

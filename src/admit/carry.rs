@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use tidegate_ledger::{CallStage, Carryover, level_key};
-use tidegate_limits::call::{Backend, Cost};
+use tidegate_limits::call::{Backend, BucketId, Cost};
 use tidegate_limits::policy::WindowStamp;
 use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Call, Class, Hold, Policy, Timestamp};
@@ -120,21 +120,39 @@ impl GateState {
         let mut ledger = new.ledger;
         ledger.note_all(calls, now);
         // Under the lock: what is noted until the next change is in the ledger that has the name.
-        (new.publish)()?;
+        if let Err(error) = (new.publish)() {
+            self.end_ledger();
+            return Err(error);
+        }
         self.ledger = Some(Box::new(ledger));
         Ok(())
+    }
+
+    /// Ends the ledger: the next process finds that nothing is known.
+    fn end_ledger(&mut self) {
+        if let Some(ledger) = self.ledger.take() {
+            ledger.void();
+        }
+        // They would pile up.
+        self.calls().drop_events();
     }
 
     /// The limits have changed. Without a new ledger, one that does not fit is void.
     pub(super) fn renew_ledger(&mut self, new: Option<NewLedger>, now: Timestamp) {
         let policy = self.lanes[Lane::Limited as usize].policy();
         let fits = self.ledger.as_ref().is_none_or(|it| it.fits(policy));
-        let kept = match new {
-            Some(new) => self.keep_ledger(new, now).is_ok(),
-            None => fits,
-        };
-        if !kept && let Some(ledger) = self.ledger.take() {
-            ledger.void();
+        match new {
+            // An error has ended the ledger.
+            Some(new) => drop(self.keep_ledger(new, now)),
+            None if fits => {}
+            None => self.end_ledger(),
+        }
+    }
+
+    /// A bucket is gone, and its place is free for another one.
+    pub(super) fn forget_level(&mut self, id: BucketId) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.forget_level(id);
         }
     }
 }

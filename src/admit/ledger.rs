@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::HashMap;
 use tidegate_ledger::{
     Admission, Boot, CallStage, Layout, Ledger, TooLarge, WindowRegion, level_key,
 };
@@ -49,10 +50,12 @@ struct LedgerNames {
     stamps: Vec<WindowStamp>,
 }
 
-/// The places of buckets.
+/// The places of buckets, with their keys.
 #[derive(Debug, Default)]
 struct LevelPlaces {
-    buckets: Vec<(BucketId, [u64; 2])>,
+    used: HashMap<BucketId, (u32, [u64; 2])>,
+    /// Places of buckets that are gone.
+    free: Vec<u32>,
 }
 
 impl LedgerNames {
@@ -117,16 +120,24 @@ impl LedgerNames {
 impl LevelPlaces {
     /// The place of a bucket, which gets one if there is room.
     fn place(&mut self, id: BucketId, key: impl FnOnce() -> [u64; 2]) -> Option<(u32, [u64; 2])> {
-        let known = self.buckets.iter().position(|(it, _)| *it == id);
-        let at = match known {
+        if let Some(&place) = self.used.get(&id) {
+            return Some(place);
+        }
+        let next = self.used.len() as u32;
+        let at = match self.free.pop() {
             Some(at) => at,
-            None if self.buckets.len() < LEVELS_MAX as usize => {
-                self.buckets.push((id, key()));
-                self.buckets.len() - 1
-            }
+            None if next < LEVELS_MAX => next,
             None => return None,
         };
-        Some((at as u32, self.buckets[at].1))
+        self.used.insert(id, (at, key()));
+        Some((at, self.used[&id].1))
+    }
+
+    /// The place that a bucket had.
+    fn remove(&mut self, id: BucketId) -> Option<u32> {
+        let (at, _) = self.used.remove(&id)?;
+        self.free.push(at);
+        Some(at)
     }
 }
 
@@ -272,8 +283,18 @@ impl GateLedger {
                         self.ledger.advance(place, stage(stamp));
                     }
                 }
-                self.note_level(scheduler, call.bucket, now);
             }
+        }
+        // Also of buckets that no call is charged to now.
+        for id in scheduler.bucket_ids() {
+            self.note_level(scheduler, Some(id), now);
+        }
+    }
+
+    /// A bucket is gone.
+    pub(super) fn forget_level(&mut self, id: BucketId) {
+        if let Some(place) = self.levels.remove(id) {
+            self.ledger.forget_level(place);
         }
     }
 }

@@ -226,11 +226,13 @@ pub(super) fn open(
         let until = clock.began() + settings.after_crash;
         let stop = beside.clone();
         tokio::spawn(async move {
-            // The backend is surely done with them then.
-            stop.run_until_cancelled(clock.sleep_until(until)).await;
-            gate.finish_carried(calls);
-            info!("the calls of the process before hold their slots no longer");
-            carried.holds.store(false, Ordering::Relaxed);
+            let waited = stop.run_until_cancelled(clock.sleep_until(until)).await;
+            // A process that stops before leaves them to the next one.
+            if waited.is_some() {
+                gate.finish_carried(calls);
+                info!("the calls of the process before hold their slots no longer");
+                carried.holds.store(false, Ordering::Relaxed);
+            }
         });
     }
     Ok(Some(file))

@@ -3,6 +3,7 @@
 //!
 //! If the service manager cannot be reached, the process continues.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::env;
 use std::ffi::OsStr;
@@ -13,12 +14,14 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::process;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, sendmsg_addr,
 };
 use rustix::time::{ClockId, clock_gettime};
+use tidegate_runtime::lock;
 use tokio::time::MissedTickBehavior;
 
 /// The socket of the service manager: a path, or `@` and a name that no file has.
@@ -29,6 +32,8 @@ const WATCHDOG: &str = "WATCHDOG_USEC";
 const WATCHDOG_PROCESS: &str = "WATCHDOG_PID";
 /// Descriptors that it keeps for the next process.
 const STORE: &str = "FDSTORE";
+/// The names of the sockets that it got from this process.
+static KEPT: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Reports that the process serves, also after a reload.
 pub fn ready() {
@@ -51,14 +56,28 @@ pub fn stopping() {
 /// Gives listening sockets to the service manager, which passes them to the next process, so that no connect is refused
 /// between the two (`FileDescriptorStoreMax=` in systemd, which says since version 254 that it does so). One that it has
 /// already changes nothing.
+///
+/// It forgets those that it got before and that are not among these, or clients of a listener that is gone would wait
+/// for ever.
 pub fn keep_sockets(sockets: Vec<(String, OwnedFd)>) {
     if env::var_os(STORE).is_none() {
         return;
     }
+    let mut kept = lock(&KEPT);
+    kept.retain(|name| {
+        let listens = sockets.iter().any(|(it, _)| it == name);
+        if !listens {
+            report(&format!("FDSTOREREMOVE=1\nFDNAME={name}\n"));
+        }
+        listens
+    });
     for (name, socket) in sockets {
         let state = format!("FDSTORE=1\nFDNAME={name}\n");
-        if let Err(error) = send_with(&state, &[socket.as_fd()]) {
-            tracing::debug!(%error, "cannot give a socket to the service manager");
+        match send_with(&state, &[socket.as_fd()]) {
+            Ok(()) => drop(kept.insert(name)),
+            Err(error) => {
+                tracing::debug!(%error, "cannot give a socket to the service manager");
+            }
         }
     }
 }

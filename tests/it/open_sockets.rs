@@ -71,7 +71,7 @@ impl Exchange {
     }
 }
 
-fn config(dir: &Path, listener: &str, admin: SocketAddr, backend: SocketAddr) -> String {
+fn write_config(dir: &Path, listener: &str, admin: SocketAddr, backend: SocketAddr) {
     let text = format!(
         r#"
         [[listen]]
@@ -90,8 +90,7 @@ fn config(dir: &Path, listener: &str, admin: SocketAddr, backend: SocketAddr) ->
         bind = "{admin}"
         "#
     );
-    std::fs::write(dir.join("config.toml"), &text).expect("it is ours");
-    text
+    std::fs::write(dir.join("config.toml"), text).expect("it is ours");
 }
 
 /// Counts of what clients met.
@@ -137,7 +136,7 @@ async fn ten_exchanges(kind: &str, signal: &str) -> (Arc<Met>, usize) {
         .expect("it listens");
     let dir = TempDir::new().expect("a folder");
     let (listener, admin) = (closed_port(), closed_port());
-    config(
+    write_config(
         dir.path(),
         &listener.to_string(),
         admin,
@@ -208,7 +207,7 @@ async fn a_socket_file_of_the_service_manager_is_used_and_stays() {
     let dir = TempDir::new().expect("a folder");
     let path = dir.path().join("front.sock");
     let shown = path.display().to_string();
-    config(
+    write_config(
         dir.path(),
         &format!("unix:{shown}"),
         closed_port(),
@@ -224,4 +223,31 @@ async fn a_socket_file_of_the_service_manager_is_used_and_stays() {
         assert!(!answer.is_empty());
         exchange.exchange("TERM").await;
     }
+}
+
+/// Clients of a listener that a reload removes must not wait for ever.
+#[tokio::test]
+async fn a_service_manager_forgets_the_socket_of_a_listener_that_is_gone() {
+    let backend = Backend::start(Options::on_free_ports())
+        .await
+        .expect("it listens");
+    let dir = TempDir::new().expect("a folder");
+    let (before, after, admin) = (closed_port(), closed_port(), closed_port());
+    let listens_on = |listener: SocketAddr| {
+        write_config(
+            dir.path(),
+            &listener.to_string(),
+            admin,
+            backend.socket_addr(),
+        )
+    };
+    listens_on(before);
+    let mut exchange = Exchange::start("store", dir.path(), &[]).await;
+    listens_on(after);
+    assert_eq!(exchange.exchange("HUP").await, 1);
+    assert_eq!(exchange.exchange("TERM").await, 1);
+    TcpStream::connect(before)
+        .await
+        .expect_err("nothing listens");
+    TcpStream::connect(after).await.expect("it listens");
 }

@@ -20,10 +20,10 @@ const CLIENTS: usize = 60;
 
 /// A limit that must hold over restarts.
 #[derive(Clone, Copy)]
-struct Case {
+struct Case<'a> {
     name: &'static str,
     /// Lines in `[limits]`.
-    limits: &'static str,
+    limits: &'a str,
     /// Sections after it.
     sections: &'static str,
     postpone: &'static str,
@@ -36,7 +36,7 @@ struct Case {
     burst: Option<u32>,
 }
 
-const WINDOW: Case = Case {
+const WINDOW: Case<'static> = Case {
     name: "30 a second, 10 at once",
     limits: "per_window = \"total:30\"\noutstanding = 10",
     sections: "",
@@ -47,7 +47,7 @@ const WINDOW: Case = Case {
     burst: None,
 };
 
-const CASES: [Case; 6] = [
+const CASES: [Case<'static>; 6] = [
     WINDOW,
     Case {
         delay: Duration::from_millis(300),
@@ -94,7 +94,7 @@ async fn backend(delay: Duration) -> Running {
     Backend::start(options).await.expect("it listens")
 }
 
-fn config(bind: SocketAddr, backend: &Running, after_crash: &str, case: &Case) -> String {
+fn config(bind: SocketAddr, backend: &Running, after_crash: &str, case: &Case<'_>) -> String {
     let Case {
         limits,
         sections,
@@ -166,7 +166,7 @@ fn ledger_of(dir: &Path) -> PathBuf {
 async fn restarts(
     signal: &str,
     times: usize,
-    case: &Case,
+    case: &Case<'_>,
     ledger: Ledger,
 ) -> (Report, Duration, Vec<String>) {
     let backend = backend(case.delay).await;
@@ -206,7 +206,7 @@ async fn restarts(
 }
 
 /// Excess of what the backend saw over the limit; `None` if it held.
-fn excess(case: &Case, report: &Report, took: Duration) -> Option<String> {
+fn excess(case: &Case<'_>, report: &Report, took: Duration) -> Option<String> {
     let most = case.burst.map(|burst| {
         let filled = took.as_secs_f64() * f64::from(case.per_second);
         f64::from(burst) + filled + 1.0
@@ -289,6 +289,89 @@ async fn what_was_carried_over_is_shown_and_replayed() {
     let same = "identity: the same decision in all";
     assert!(said.out.contains(same), "{}{}", said.out, said.err);
     assert_eq!(excess(case, &backend.report(), began.elapsed()), None);
+}
+
+/// The line about what was carried over, in a log in JSON.
+async fn carried(sidecar: &Sidecar) -> serde_json::Value {
+    let said = sidecar.log().wait(&["counts what the process before left"]);
+    serde_json::from_str(&said.await).expect("a line in JSON")
+}
+
+/// A reload with other limits gets a new ledger, and the levels of buckets are in it although no call is charged. A stop
+/// before `after_crash` leaves calls of the process before to the next one.
+#[tokio::test]
+async fn a_reload_and_a_stop_between_two_crashes_lose_nothing() {
+    let backend = backend(Duration::from_secs(60)).await;
+    let case = &CASES[5];
+    let text = |limits: &str| {
+        let case = Case { limits, ..*case };
+        config(closed_port(), &backend, "60s", &case)
+            + "[server]\ndrain_timeout = \"0s\"\n[log]\nformat = \"json\"\n"
+    };
+    let dir = Arc::new(TempDir::new().expect("a folder"));
+    let start = |text: String| {
+        let dir = Arc::clone(&dir);
+        async move { Sidecar::start_in(dir, &text, |binary| Command::new(binary)).await }
+    };
+    let limits = "per_window = \"total:1000\"\nledger_lost = \"assume_empty\"";
+    let first = start(text(limits)).await;
+    let addr = first.listener("test").await;
+    let mut calls = JoinSet::new();
+    for _ in 0..3 {
+        calls.spawn(async move {
+            let mut stream = TcpStream::connect(addr).await.expect("it listens");
+            let call = array("guest_get_info", "G1");
+            stream.write_all(call.as_bytes()).await.expect("it reads");
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        });
+    }
+    backend.wait_until(|report| report.calls >= 3).await;
+    first.signal("KILL");
+    first.exited().await;
+    let second = start(text(limits)).await;
+    let said = carried(&second).await;
+    assert_eq!((&said["calls"], &said["levels"]), (&3.into(), &1.into()));
+    second.reload(&text(&limits.replace("1000", "2000"))).await;
+    second.signal("TERM");
+    second.exited().await;
+    let third = start(text(limits)).await;
+    let said = carried(&third).await;
+    assert_eq!((&said["calls"], &said["levels"]), (&3.into(), &1.into()));
+}
+
+/// A ledger that is damaged, or that has no place, costs one line and not the start.
+#[tokio::test]
+async fn a_damaged_ledger_and_one_without_a_place_are_said_and_calls_are_served() {
+    let backend = backend(Duration::ZERO).await;
+    let text = config(closed_port(), &backend, "1s", &WINDOW);
+    let dir = Arc::new(TempDir::new().expect("a folder"));
+    let start = || Sidecar::start_in(Arc::clone(&dir), &text, |binary| Command::new(binary));
+    let served = async |sidecar: &Sidecar| {
+        let addr = sidecar.listener("test").await;
+        let answer = crate::support::ask(addr, array("guest_get_info", "G1")).await;
+        assert!(
+            answer.contains("\"overallRC\": 0") || answer.contains("\"overallRC\":0"),
+            "{answer}"
+        );
+    };
+    let first = start().await;
+    served(&first).await;
+    first.signal("KILL");
+    first.exited().await;
+    std::fs::write(ledger_of(dir.path()), [7; 5000]).expect("it is ours");
+    let second = start().await;
+    second.log().wait(&["windows begin full"]).await;
+    served(&second).await;
+    drop(second);
+    let third = Sidecar::start_with(&text, |binary| {
+        let mut command = Command::new(binary);
+        command.env("TIDEGATE_RUNTIME_DIR", "/dev/null/no-folder");
+        command
+    })
+    .await;
+    let told = "give the process a directory that it may write";
+    third.log().wait(&[told]).await;
+    served(&third).await;
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 
 With `socket` it listens on the addresses itself (a port of 127.0.0.1, or the path of a socket file), as a socket unit does.
 With `store` it keeps what the sidecar gives it. Each line on stdin is the name of a signal: it ends the sidecar by that, and starts
-the next one at once. The end of stdin ends both. It prints `ready` when a sidecar is ready.
+the next one at once; HUP is a reload. The end of stdin ends both. It prints `ready` when a sidecar is ready, also after a reload.
 """
 import os
 import signal
@@ -64,6 +64,9 @@ def main():
                 each = socket.socket(fileno=each)
                 if not any(same(each, it) for it in kept):
                     kept.append(each)
+            if b'FDSTOREREMOVE=1' in said:
+                name = said.split(b'FDNAME=')[1].split(b'\n')[0].decode()
+                kept[:] = [it for it in kept if '%s-%d' % it.getsockname() != name]
             if b'READY=1' in said:
                 print('ready', len(kept), flush=True)
                 return
@@ -72,8 +75,9 @@ def main():
     until_ready()
     for line in sys.stdin:
         os.kill(pid, getattr(signal, 'SIG' + line.strip()))
-        os.waitpid(pid, 0)
-        pid = start(command, notify, kept, kind == 'store')
+        if line.strip() != 'HUP':
+            os.waitpid(pid, 0)
+            pid = start(command, notify, kept, kind == 'store')
         until_ready()
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

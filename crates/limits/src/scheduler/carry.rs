@@ -32,6 +32,12 @@ impl<T> Scheduler<T> {
         self.keeps_events = true;
     }
 
+    /// Keeps no events from now on, and drops those that there are.
+    pub fn drop_events(&mut self) {
+        self.keeps_events = false;
+        self.events = Vec::new();
+    }
+
     /// Takes the events since the last time, oldest first.
     pub fn events(&mut self) -> impl Iterator<Item = LedgerEvent> {
         self.events.drain(..)
