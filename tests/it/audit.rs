@@ -528,7 +528,7 @@ async fn an_exceeded_limit_is_reported_with_its_span_and_calls() {
         said.out,
         "\
 calls      5 in 1 logs: 5 left for the backend, 0 never did
-sidecar 1  started 2026-11-22T01:00:00.000000Z: 5 calls, 5 left, 0 without a line; access.log
+sidecar 1  from 2026-11-22T01:00:01.000000Z on: 5 calls, 5 left, 0 without a line; access.log
 
 LIMIT        ALLOWED       DENSEST  WHEN                                      CALLS                                 SIDECAR  VERDICT
 total        2 in any 1 s        3  2026-11-22T01:00:01.000000Z + 0.999999 s  0000000000000001 to 0000000000000004  all      EXCEEDED

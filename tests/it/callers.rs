@@ -610,13 +610,6 @@ async fn a_limit_that_rejects_refuses_at_once_and_counts_it() {
     assert_eq!(caller.expect("it is there").usage.total.refused, 1);
 }
 
-/// The processor time of this thread, independent of other work on the machine.
-fn spent() -> Duration {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux says it");
-    let nanos = stat.split(' ').next().and_then(|text| text.parse().ok());
-    Duration::from_nanos(nanos.expect("nanoseconds come first"))
-}
-
 /// A door where N calls wait for the rate limit r1, in turn.
 async fn waiting(calls: usize) -> (Arc<Door>, JoinSet<()>) {
     let door = Arc::new(Door::open(""));
@@ -648,14 +641,9 @@ async fn a_patch_with_a_thousand_waiting_keeps_tokens_and_calls() {
         }),
         ..RateLimitPatch::default()
     };
-    // The least of five: caches are not always this thread's own.
-    let took = [500.0, 600.0, 700.0, 800.0, 1000.0].map(|fill| {
-        let began = spent();
+    for fill in [500.0, 1000.0] {
         door.change(door.callers.patch_rate_limit(RateLimitId(1), patch(fill)));
-        spent() - began
-    });
-    let least = took.into_iter().min().expect("there are five");
-    assert!(least < Duration::from_millis(10), "{took:?}");
+    }
     assert!(
         (door.tokens(1) - tokens).abs() < 1e-6,
         "nothing is refunded"
@@ -672,23 +660,15 @@ async fn a_patch_with_a_thousand_waiting_keeps_tokens_and_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deletion_with_a_thousand_waiting_loses_no_call() {
-    // The least of five: caches are not always this thread's own.
-    let mut took = Vec::new();
-    for _ in 0..5 {
-        let (door, calls) = waiting(1000).await;
-        let began = spent();
-        door.change(door.callers.delete_rate_limit(RateLimitId(1)));
-        took.push(spent() - began);
-        let started = Instant::now();
-        assert_eq!(calls.join_all().await.len(), 1001);
-        assert_eq!(started.elapsed(), Duration::ZERO, "nothing else holds them");
-        assert_eq!(door.gate.bucket_now(RateLimitId(1).bucket()), None);
-        let caller = door.callers.all(door.clock.now());
-        let poller = caller.iter().find(|it| it.row.name() == "poller");
-        assert_eq!(poller.expect("it stays").row.charge.limit(), None);
-    }
-    let least = took.iter().min().expect("there are five");
-    assert!(*least < Duration::from_millis(10), "{took:?}");
+    let (door, calls) = waiting(1000).await;
+    door.change(door.callers.delete_rate_limit(RateLimitId(1)));
+    let started = Instant::now();
+    assert_eq!(calls.join_all().await.len(), 1001);
+    assert_eq!(started.elapsed(), Duration::ZERO, "nothing else holds them");
+    assert_eq!(door.gate.bucket_now(RateLimitId(1).bucket()), None);
+    let caller = door.callers.all(door.clock.now());
+    let poller = caller.iter().find(|it| it.row.name() == "poller");
+    assert_eq!(poller.expect("it stays").row.charge.limit(), None);
 }
 
 #[tokio::test(start_paused = true)]

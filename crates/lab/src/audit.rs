@@ -268,12 +268,12 @@ impl Audit {
         }
         if number == sidecars {
             let sidecar = Sidecar {
-                started: call.started,
+                first: call.came,
                 log: at.log.to_owned(),
                 ..Sidecar::default()
             };
             self.sidecars.push((sidecar, Seen::default()));
-            self.lives.begin(at.log, call.started);
+            self.lives.begin(at.log, call.started, call.came);
         }
         let (sidecar, seen) = &mut self.sidecars[number];
         if !seen.insert(call.id) {
@@ -290,6 +290,8 @@ impl Audit {
         }
         self.recent.first(number, &call);
         sidecar.calls += 1;
+        sidecar.first = sidecar.first.min(call.came);
+        self.lives.came(number, call.came);
         let sent = call.sent?;
         sidecar.sent += 1;
         self.report.quotaless += u64::from(sent.limited && sent.quota.is_empty());

@@ -69,8 +69,8 @@ impl Memory {
         let shared = Arc::clone(&self.0);
         shared.members.send_modify(|members| *members += 1);
         MemoryNode {
+            time: watch::channel(exact(&shared.clock, shared.clock.began())).0,
             shared,
-            time: watch::channel(exact(Timestamp::ZERO)).0,
         }
     }
 
@@ -130,7 +130,7 @@ impl QuotaStore for MemoryNode {
         text: &'a [u8],
         kept_until: Duration,
     ) -> StoreCall<'a, SwapResult> {
-        let now = self.shared.clock.now().since(Timestamp::ZERO);
+        let now = self.shared.clock.now().since(self.shared.clock.began());
         Box::pin(async move {
             let mut swapped = SwapResult::Conflict(None);
             self.shared.records.send_if_modified(|records| {
@@ -152,7 +152,7 @@ impl QuotaStore for MemoryNode {
     }
 
     fn now(&self, at: Timestamp) -> StoreTime {
-        exact(at)
+        exact(&self.shared.clock, at)
     }
 
     fn changed<'a>(
@@ -197,9 +197,9 @@ impl QuotaStore for MemoryNode {
     }
 }
 
-/// The time of the process. A clock does not drift from itself.
-fn exact(at: Timestamp) -> StoreTime {
-    let now = at.since(Timestamp::ZERO);
+/// The time since the start of the process. A clock does not drift from itself.
+fn exact(clock: &Clock, at: Timestamp) -> StoreTime {
+    let now = at.since(clock.began());
     StoreTime::between(at, now, now)
 }
 

@@ -55,7 +55,7 @@ impl StoreNode {
             clock,
             member: named.map_or_else(|| id.clone(), |name| name.encoded().to_owned()),
             id,
-            time: watch::channel(StoreTime::unknown(Timestamp::ZERO)).0,
+            time: watch::channel(StoreTime::unknown(clock.now())).0,
             members: watch::channel(0).0,
             checks: Mutex::default(),
         }

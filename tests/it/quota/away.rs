@@ -139,6 +139,19 @@ async fn a_sidecar_that_is_alone_has_its_own_share_in_its_first_window_unless_on
     assert_eq!(passes(&alone, "bob", 50).await, 50);
 }
 
+/// A window may be shorter than the time that the clock of a process has before its start.
+#[tokio::test]
+async fn a_crash_gives_no_second_own_share_of_an_hour_that_runs() {
+    let rig = Rig::start().await;
+    let limits = limit("per_user", "user", 100, "1h", AT_ONCE);
+    for _ in 0..2 {
+        let sidecar = rig.sidecar(TWO, &limits);
+        // Nothing of its own half, which a process before may have spent.
+        let passed = sidecar.calls("alice", 60).await;
+        assert!(passed <= 50, "{passed}");
+    }
+}
+
 #[tokio::test]
 async fn an_uncovered_call_is_refused_during_an_outage_if_it_may_not_wait() {
     let rig = Rig::start().await;

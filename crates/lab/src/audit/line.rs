@@ -30,8 +30,10 @@ pub(super) enum Line {
 pub(super) struct Call {
     /// The call's own id.
     pub(super) id: u64,
-    /// When its process started, which identifies the process.   µs since the epoch
+    /// Where the clock of its process has its zero, which identifies the process.   µs since the epoch
     pub(super) started: u64,
+    /// When it came in; if that is missing, when it left.   µs since the epoch
+    pub(super) came: u64,
     /// The request to the backend, if the call was sent.
     pub(super) sent: Option<Sent>,
 }
@@ -39,7 +41,7 @@ pub(super) struct Call {
 /// A call that was sent.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) struct Sent {
-    /// The time, since the start of its process.   µs
+    /// The time, from the zero of the clock of its process.   µs
     pub(super) at: u64,
     /// How long the backend took.   µs
     pub(super) backend: u64,
@@ -89,9 +91,12 @@ impl Call {
             .started_us
             .ok_or("it has no started_us: this version of the sidecar cannot be audited")?;
         let sent = line.sent_us.map(|at| Sent::of(line, started, at));
+        let came = line.arrived_ns.map(|at| at / 1000).or(line.sent_us);
+        let came = started.saturating_add(came.unwrap_or_default());
         Ok(Self {
             id,
             started,
+            came: came.min(TIME_MAX),
             sent: sent.transpose()?,
         })
     }
@@ -158,6 +163,7 @@ mod tests {
         let call = Call {
             id: 255,
             started: 1000,
+            came: 1007,
             sent: Some(Sent {
                 at: 7,
                 backend: 50_107,

@@ -17,8 +17,10 @@ pub(super) struct Lives {
 
 #[derive(Debug)]
 struct Process {
-    /// When it started, and when its latest call left.   µs since the epoch
-    started: u64,
+    /// Where its clock has its zero, which is some time before its start.   µs since the epoch
+    zero: u64,
+    /// When the first of its calls came in, and when its latest call left.   µs since the epoch
+    earliest: u64,
     latest: u64,
     /// The first process of the same sidecar, and the next one.
     first: usize,
@@ -26,22 +28,32 @@ struct Process {
 }
 
 impl Lives {
-    /// A process begins, with the next number, in this log.
-    pub(super) fn begin(&mut self, log: &str, started: u64) {
+    /// A process begins, with the next number, in this log, with a call that came in then.
+    pub(super) fn begin(&mut self, log: &str, zero: u64, came: u64) {
         let number = self.processes.len();
         let before = self.latest.insert(whole(log).to_owned(), number);
-        let before = before.filter(|&before| self.processes[before].started < started);
+        let before = before.filter(|&before| self.processes[before].zero < zero);
         let first = before.map_or(number, |before| {
             self.processes[before].next = Some(number);
             self.processes[before].first
         });
         self.processes.push(Process {
-            started,
-            latest: started,
+            zero,
+            earliest: came,
+            latest: zero,
             first,
             next: None,
         });
         if let Some(before) = before {
+            self.check(before);
+        }
+    }
+
+    /// A call of this process came in.
+    pub(super) fn came(&mut self, number: usize, at: u64) {
+        let process = &mut self.processes[number];
+        process.earliest = process.earliest.min(at);
+        if let Some(before) = self.processes.iter().position(|it| it.next == Some(number)) {
             self.check(before);
         }
     }
@@ -73,7 +85,7 @@ impl Lives {
     /// Whether this process was still there when the next one began.
     fn check(&mut self, number: usize) {
         let process = &self.processes[number];
-        let begun = process.next.map(|next| self.processes[next].started);
+        let begun = process.next.map(|next| self.processes[next].earliest);
         if begun.is_some_and(|begun| process.latest > begun) && !self.mixed.contains(&process.first)
         {
             self.mixed.push(process.first);
@@ -105,25 +117,35 @@ mod tests {
     #[test]
     fn processes_of_one_log_one_after_the_other_are_one_sidecar() {
         let mut lives = Lives::default();
-        lives.begin("a.log.1", 100);
-        lives.begin("b.log", 105);
+        lives.begin("a.log.1", 10, 100);
+        lives.begin("b.log", 15, 105);
         lives.left(0, 190);
-        lives.begin("a.log", 200);
+        lives.begin("a.log", 110, 200);
         lives.left(2, 210);
         lives.left(1, 300);
-        lives.begin("a.log-20261128.gz", 300);
+        lives.begin("a.log-20261128.gz", 210, 300);
         assert_eq!(restarted(&lives), [[0, 2, 3]]);
         assert_eq!([0, 1, 2, 3].map(|it| lives.first(it)), [0, 1, 0, 0]);
     }
 
     #[test]
     fn processes_that_were_there_at_once_are_several_sidecars() {
-        let mut lives = Lives::default();
-        lives.begin("all.log", 100);
-        lives.left(0, 150);
-        lives.begin("all.log", 200);
-        assert_eq!(restarted(&lives), [[0, 1]]);
+        let two = || {
+            let mut lives = Lives::default();
+            lives.begin("all.log", 10, 100);
+            lives.left(0, 150);
+            lives.begin("all.log", 110, 200);
+            assert_eq!(restarted(&lives), [[0, 1]]);
+            lives
+        };
+        let mut lives = two();
         lives.left(0, 201);
+        assert_eq!(restarted(&lives), Vec::<Vec<usize>>::new());
+        // A call that came in before has its line later.
+        let mut lives = two();
+        lives.came(1, 150);
+        assert_eq!(restarted(&lives), [[0, 1]]);
+        lives.came(1, 149);
         assert_eq!(restarted(&lives), Vec::<Vec<usize>>::new());
     }
 

@@ -89,8 +89,8 @@ pub struct Broken {
 /// A process whose calls the logs contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sidecar {
-    /// When it started.   µs since the epoch
-    pub started: u64,
+    /// When the first of these calls came in.   µs since the epoch
+    pub first: u64,
     /// The log with its first line.
     pub log: String,
     /// Calls of the process that have a line.
@@ -188,9 +188,9 @@ impl Report {
                 ..
             } = sidecar;
             let name = format!("sidecar {}", sidecar_name(number));
-            let started = moment(sidecar.started);
+            let first = moment(sidecar.first);
             let text = format!(
-                "started {started}: {calls} calls, {sent} left, {missing} without a line; {log}"
+                "from {first} on: {calls} calls, {sent} left, {missing} without a line; {log}"
             );
             say(&name, text);
         }

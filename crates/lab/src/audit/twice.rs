@@ -62,6 +62,7 @@ mod tests {
         let call = |id, started| Call {
             id,
             started,
+            came: 0,
             sent: None,
         };
         let mut recent = Recent::default();

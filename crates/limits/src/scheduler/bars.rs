@@ -31,7 +31,7 @@ impl Budgets {
             sets: LimitSets::new(policy.limits()),
             limits: limits_of(policy, now),
             buckets: Buckets::default(),
-            quotas: QuotaTable::default(),
+            quotas: QuotaTable::beginning(now),
         }
     }
 

@@ -131,7 +131,7 @@ impl<T> Scheduler<T> {
     pub fn set_quota_past(&mut self, now: Timestamp, from: Duration) {
         self.advance(now);
         self.bars.quotas.untouched_from = Some(from);
-        if self.bars.quotas.unknown_since > Timestamp::ZERO {
+        if self.bars.quotas.unknown_since > self.bars.quotas.began {
             return;
         }
         let keys: Vec<SlabKey> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();

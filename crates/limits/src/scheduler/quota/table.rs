@@ -120,6 +120,8 @@ pub(crate) struct QuotaTable {
     pub(in crate::scheduler) reopened: Vec<SlabKey>,
     /// Troubles that began or ended.
     pub(in crate::scheduler) troubles: Vec<QuotaTrouble>,
+    /// When the scheduler was made.
+    pub(in crate::scheduler) began: Timestamp,
     /// Unknown keys have spent nothing after this.
     pub(in crate::scheduler) unknown_since: Timestamp,
     /// The node has spent no own share of a window that begins then, by the store's clock, or later,
@@ -131,6 +133,16 @@ pub(crate) struct QuotaTable {
 }
 
 impl QuotaTable {
+    /// No quota yet, at this moment. An earlier run of the node may have spent its own shares up to it.
+    pub(in crate::scheduler) fn beginning(now: Timestamp) -> Self {
+        Self {
+            time: StoreTime::unknown(now),
+            began: now,
+            unknown_since: now,
+            ..Self::default()
+        }
+    }
+
     pub(in crate::scheduler) fn named_mut(&mut self, key: SlabKey) -> &mut NamedQuota {
         &mut self.named[self.all[key].named]
     }
@@ -205,7 +217,7 @@ impl QuotaTable {
         let mut ledger = Ledger::new(rule.of(key), self.unknown_since);
         // A key that was forgotten may have spent its share since.
         if let Some(from) = self.untouched_from
-            && self.unknown_since == Timestamp::ZERO
+            && self.unknown_since == self.began
         {
             ledger.know_past(from);
         }
