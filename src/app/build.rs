@@ -17,7 +17,7 @@ use super::callers::Keeper;
 use super::coordination::Coordination;
 use super::history::History;
 use super::journal::Journal;
-use super::ledger;
+use super::ledger::{self, LedgerFile};
 use super::metrics::Metrics;
 use super::quotas::{self, Quotas};
 use super::teller::Teller;
@@ -80,7 +80,8 @@ impl Shared {
         let coordination = coordination_of(&config, &gate, &callers, known_as, &metrics, clock);
         let descriptors = divide(&config, &metrics);
         let (shown, stop) = (metrics.quotas.clone(), beside.clone());
-        let quotas = Quotas::new(gate.clone(), clock, shown, open, known_as, stop);
+        let records = ledger.as_ref().map(LedgerFile::records);
+        let quotas = Quotas::new(gate.clone(), clock, shown, open, records, known_as, stop);
         quotas.apply(config.quotas.as_ref());
         let spans = Arc::new(Spans::new(config.trace.clone()));
         let teller = teller_of(&metrics, &access, &spans, &callers, clock);

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
-use tidegate_ledger::{Boot, Carryover, Void, read};
+use tidegate_ledger::{Boot, Carryover, PastRows, RowLedger, Void, read, read_rows};
 use tidegate_limits::{Policy, Timestamp};
 use tidegate_mapping::MappedFile;
+use tidegate_quota::memory::{KeptRecords, Memory};
 use tidegate_runtime::Clock;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -173,10 +174,73 @@ impl LedgerFile {
         })
     }
 
+    /// The place of the records of quotas that only this process keeps.
+    pub(super) fn records(&self) -> RecordsFile {
+        RecordsFile {
+            path: self.path.with_extension("quotas"),
+            boot: self.boot,
+            clock: self.clock,
+        }
+    }
+
     /// The next process finds no ledger, rather than one that is no longer true.
     fn remove(&self) {
         // If it cannot be removed, it cannot be there.
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The place of the records of quotas that only this process keeps. The lock of the ledger covers it.
+#[derive(Debug)]
+pub(super) struct RecordsFile {
+    path: PathBuf,
+    boot: Boot,
+    clock: Clock,
+}
+
+impl RecordsFile {
+    /// The records of the process before, and from now on those of this one. If there is no room for them, a restart
+    /// forgets them.
+    pub(super) fn open(&self) -> Memory {
+        let past = fs::read(&self.path);
+        let past = past.map(|bytes| read_rows(&bytes, self.boot));
+        let before = match past {
+            Ok(Ok(before)) => Some(before),
+            Ok(Err(void)) => {
+                info!(cause = %void, "no records of quotas of a process before, so their windows begin full");
+                None
+            }
+            Err(_) => None,
+        };
+        let before = before.unwrap_or_else(|| PastRows {
+            zero: self.clock.boot_time(self.clock.began()),
+            rows: Vec::new(),
+        });
+        match self.keep(&before) {
+            Ok(kept) => Memory::keeping(self.clock, kept),
+            Err(error) => {
+                warn!(%error, "a restart forgets what was spent of quotas");
+                let _ = fs::remove_file(&self.path);
+                Memory::new(self.clock)
+            }
+        }
+    }
+
+    fn keep(&self, before: &PastRows) -> io::Result<KeptRecords> {
+        let new = self.path.with_extension("quotas-new");
+        let _ = fs::remove_file(&new);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?;
+        let rows = KeptRecords::ROWS_MAX;
+        let memory = MappedFile::create(&file, RowLedger::<MappedFile>::words(rows))?;
+        let ledger = RowLedger::create(memory, rows, self.boot, before.zero);
+        let kept = KeptRecords::new(ledger, before);
+        fs::rename(new, &self.path)?;
+        Ok(kept)
     }
 }
 

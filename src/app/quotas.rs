@@ -29,6 +29,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::driver::Driver;
 use self::metrics::QuotaMetrics;
+use super::ledger::RecordsFile;
 use crate::admit::{Gate, QuotaRules};
 
 /// Opens the store of an engine.
@@ -40,6 +41,8 @@ pub(super) struct Quotas {
     clock: Clock,
     metrics: QuotaMetrics,
     open: Open,
+    /// Where records in memory survive a restart, if there is a place.
+    records: Option<RecordsFile>,
     /// The name of this process among the members of a store.
     member: Option<Arc<str>>,
     /// Ends with the proxy.
@@ -62,6 +65,7 @@ impl Quotas {
         clock: Clock,
         metrics: QuotaMetrics,
         open: Open,
+        records: Option<RecordsFile>,
         member: Option<&str>,
         stop: CancellationToken,
     ) -> Self {
@@ -70,6 +74,7 @@ impl Quotas {
             clock,
             metrics,
             open,
+            records,
             member: member.map(Into::into),
             stop,
             running: Mutex::default(),
@@ -117,11 +122,15 @@ impl Quotas {
 
     fn start(&self, settings: tidegate_quota::QuotaSettings) -> Running {
         let engine = settings.engine.clone();
+        let store = match (&engine, &self.records) {
+            (Engine::Memory, Some(records)) => Arc::new(records.open().node()),
+            _ => (self.open)(&engine.clone().with_member(self.member.clone()), self.clock),
+        };
         let driver = Arc::new(Driver::new(
             self.gate.clone(),
             self.clock,
             self.metrics.clone(),
-            (self.open)(&engine.clone().with_member(self.member.clone()), self.clock),
+            store,
             settings,
         ));
         let stop = self.stop.child_token();

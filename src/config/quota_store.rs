@@ -57,7 +57,8 @@ impl Store {
 options! {
     /// The store of the quotas: see [[quota]]. Required if there is one.
     pub struct QuotaStoreSection {
-        /// The kind of store. "memory" is for this sidecar alone, and loses everything at a restart.
+        /// The kind of store. "memory" is for this sidecar alone: what was spent survives a restart of
+        /// the process, not of the machine.
         /// "zookeeper" and "etcd" never admit more than the total. "redis" is fastest; after a fail-over
         /// it may grant again what the primary had not replicated yet.
         engine: Store = choice().or(Store::Memory).example("\"zookeeper\"").restart();

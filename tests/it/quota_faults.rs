@@ -354,7 +354,8 @@ async fn the_long_run() {
     let windows: u32 = set("WINDOWS", "200").parse().expect("a number");
     let runs = set(
         "RUNS",
-        "zookeeper,zookeeper-deny,etcd,redis,sentinels,sentinels-deny,sentinels-crash,redis-forgets,shares",
+        "zookeeper,zookeeper-deny,etcd,redis,sentinels,sentinels-deny,sentinels-storm,\
+         sentinels-storm-deny,sentinels-crash,redis-forgets,shares",
     );
     let mut rows = vec![HEADING.to_owned()];
     for run_of in runs.split(',') {
@@ -388,14 +389,18 @@ async fn the_long_run() {
                 let store = Store::Redis(server, store::REDIS_KEEPS);
                 holds_under_faults(plan("Redis, `appendfsync always`", Faults::All), store).await
             }
-            "sentinels" | "sentinels-deny" => {
+            "sentinels" | "sentinels-deny" | "sentinels-storm" | "sentinels-storm-deny" => {
+                let faults = match run_of.contains("storm") {
+                    true => Faults::FailOversAndSidecars,
+                    false => Faults::FailOvers,
+                };
+                let away = match run_of.ends_with("deny") {
+                    true => "deny",
+                    false => "safe",
+                };
                 let plan = Plan {
-                    away: if run_of == "sentinels" {
-                        "safe"
-                    } else {
-                        "deny"
-                    },
-                    ..plan("Redis, failed over in order", Faults::FailOvers)
+                    away,
+                    ..plan("Redis, failed over in order", faults)
                 };
                 holds_under_faults(plan, Store::Sentinels(Group::start().await)).await
             }

@@ -47,7 +47,7 @@ const WINDOW: Case<'static> = Case {
     burst: None,
 };
 
-const CASES: [Case<'static>; 6] = [
+const CASES: [Case<'static>; 7] = [
     WINDOW,
     Case {
         delay: Duration::from_millis(300),
@@ -82,6 +82,17 @@ const CASES: [Case<'static>; 6] = [
         per_second: 5,
         at_once: 20,
         burst: Some(30),
+        ..WINDOW
+    },
+    Case {
+        name: "a quota in memory, 40 in 2 s",
+        limits: "per_window = \"total:1000\"\noutstanding = 20",
+        sections: "[[quota]]\nname = \"all\"\napplies_to = \"total\"\ntotal = 40\n\
+                   refresh_window = \"2s\"\non_excess = \"delay\"\n[quota_store]",
+        per_second: 20,
+        at_once: 20,
+        // A time touches two windows more than it has lengths.
+        burst: Some(80),
         ..WINDOW
     },
 ];
@@ -196,7 +207,9 @@ async fn restarts(
         sidecar.signal(signal);
         sidecar.exited().await;
         if ledger == Ledger::Lost {
-            std::fs::remove_file(ledger_of(dir.path())).expect("it was there");
+            let ledger = ledger_of(dir.path());
+            std::fs::remove_file(&ledger).expect("it was there");
+            let _ = std::fs::remove_file(ledger.with_extension("quotas"));
         }
         sidecar = start().await;
         said.extend(sidecar.log().lines().iter().cloned());
@@ -230,7 +243,7 @@ async fn a_killed_sidecar_leaves_no_window_and_no_slot_behind() {
 }
 
 #[tokio::test]
-async fn a_killed_sidecar_leaves_a_pool_and_a_bucket_behind() {
+async fn a_killed_sidecar_leaves_a_pool_a_bucket_and_a_quota_behind() {
     for case in &CASES[4..] {
         let (report, took, _) = restarts("KILL", 6, case, Ledger::Kept).await;
         assert_eq!(excess(case, &report, took), None);
@@ -248,6 +261,13 @@ async fn a_sidecar_that_is_stopped_leaves_no_window_behind() {
 async fn a_killed_sidecar_without_a_ledger_breaks_a_window() {
     let (report, took, _) = restarts("KILL", 6, &WINDOW, Ledger::Lost).await;
     assert!(excess(&WINDOW, &report, took).is_some(), "{report}");
+}
+
+#[tokio::test]
+async fn a_killed_sidecar_without_a_ledger_breaks_a_quota_in_memory() {
+    let case = &CASES[6];
+    let (report, took, _) = restarts("KILL", 6, case, Ledger::Lost).await;
+    assert!(excess(case, &report, took).is_some(), "{report}");
 }
 
 /// The second process counts what the first left, says so, and logs enough for a replay of its own decisions.

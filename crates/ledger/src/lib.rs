@@ -22,16 +22,19 @@
 //! | `layout.rs` | which regions a ledger has, and where they are |
 //! | `write.rs` | what a running process stores |
 //! | `read.rs` | what the next process finds |
+//! | `rows.rs` | a ledger of rows that change as a whole |
 //! | `record.rs` | parts of records that both know |
 //! | `seal.rs` | the hash over a record |
 
 mod layout;
 mod read;
 mod record;
+mod rows;
 mod seal;
 mod write;
 
 pub use layout::{Boot, Layout, NAME_BYTES_MAX, TooLarge, WindowRegion};
 pub use read::{CallAtBackend, Carryover, Departure, LevelRecord, Void, WindowDepartures, read};
 pub use record::{CallStage, level_key};
+pub use rows::{PastRows, Row, RowLedger, read_rows};
 pub use write::{Admission, CALLER_BYTES_MAX, Ledger, Memory};

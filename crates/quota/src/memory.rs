@@ -1,7 +1,9 @@
 //! Records in the memory of one process: the store of a single sidecar, and of tests.
 //!
-//! Nodes of one process share it ([`Memory::node`]). The records end with the last node, so a
-//! restart begins with a full window: exact on one node while it runs.
+//! Nodes of one process share it ([`Memory::node`]). Without [`KeptRecords`] they end with the process, so a
+//! restart begins with a full window. What a process had drawn and not spent when it died is lost with its window.
+
+mod kept;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,6 +15,8 @@ use tidegate_runtime::Clock;
 use tokio::sync::watch;
 
 use super::{QuotaStore, RecordKey, StoreCall, StoreEntry, StoredSettings, SwapResult};
+
+pub use kept::KeptRecords;
 
 /// The records of one process, at first without a node. Its time is the process's clock.
 #[derive(Clone)]
@@ -26,6 +30,8 @@ pub struct MemoryNode {
 
 struct MemoryState {
     clock: Clock,
+    /// The zero of the store's time, as the processes of this boot know it.   ns
+    zero: u64,
     records: watch::Sender<Records>,
     members: watch::Sender<usize>,
 }
@@ -34,6 +40,7 @@ struct MemoryState {
 struct Records {
     standing: HashMap<RecordKey, StoredRecord>,
     versions: u64,
+    kept: Option<KeptRecords>,
     /// The number of records at which those are removed that need not be kept.
     full: usize,
 }
@@ -53,12 +60,27 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// No records yet, and the time of this clock.
+    /// No records yet, and the time of this clock since its process began.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
+        Self::with(clock, clock.boot_time(clock.began()), None)
+    }
+
+    /// The records of the process before, in its time.
+    #[must_use]
+    pub fn keeping(clock: Clock, kept: KeptRecords) -> Self {
+        Self::with(clock, kept.zero(), Some(kept))
+    }
+
+    fn with(clock: Clock, zero: u64, kept: Option<KeptRecords>) -> Self {
+        let records = Records {
+            kept,
+            ..Records::default()
+        };
         Self(Arc::new(MemoryState {
             clock,
-            records: watch::Sender::default(),
+            zero,
+            records: watch::Sender::new(records),
             members: watch::Sender::default(),
         }))
     }
@@ -69,7 +91,7 @@ impl Memory {
         let shared = Arc::clone(&self.0);
         shared.members.send_modify(|members| *members += 1);
         MemoryNode {
-            time: watch::channel(exact(&shared.clock, shared.clock.began())).0,
+            time: watch::channel(shared.time(shared.clock.now())).0,
             shared,
         }
     }
@@ -78,8 +100,16 @@ impl Memory {
     pub fn tamper(&self, key: &RecordKey, text: Option<&[u8]>) {
         self.0.records.send_modify(|records| match text {
             Some(text) => drop(records.put(key, text, Duration::MAX)),
-            None => drop(records.standing.remove(key)),
+            None => records.remove(key),
         });
+    }
+}
+
+impl MemoryState {
+    /// The store's time. A clock does not drift from itself.
+    fn time(&self, at: Timestamp) -> StoreTime {
+        let now = Duration::from_nanos(self.clock.boot_time(at).saturating_sub(self.zero));
+        StoreTime::between(at, now, now)
     }
 }
 
@@ -94,8 +124,16 @@ impl Records {
         self.get(key).map(|entry| entry.version)
     }
 
-    fn get(&self, key: &RecordKey) -> Option<&StoreEntry> {
-        self.standing.get(key).map(|stored| &stored.entry)
+    fn get(&self, key: &RecordKey) -> Option<StoreEntry> {
+        let standing = self.standing.get(key).map(|stored| stored.entry.clone());
+        standing.or_else(|| self.kept.as_ref()?.before(key))
+    }
+
+    fn remove(&mut self, key: &RecordKey) {
+        self.standing.remove(key);
+        if let Some(kept) = &mut self.kept {
+            kept.remove(key);
+        }
     }
 
     /// Removes the records that need not be kept, once as many were added as were left last time.
@@ -103,10 +141,16 @@ impl Records {
         if self.standing.len() >= self.full.max(FULL_MIN) {
             self.standing.retain(|_, stored| now < stored.kept_until);
             self.full = 2 * self.standing.len();
+            if let Some(kept) = &mut self.kept {
+                kept.make_room(now);
+            }
         }
     }
 
     fn put(&mut self, key: &RecordKey, text: &[u8], kept_until: Duration) -> RecordVersion {
+        if let Some(kept) = &mut self.kept {
+            kept.put(key, text, kept_until);
+        }
         // Counted over all keys, so that each version is unique even after a key was deleted.
         self.versions += 1;
         let version = RecordVersion(self.versions);
@@ -120,7 +164,7 @@ impl Records {
 
 impl QuotaStore for MemoryNode {
     fn get<'a>(&'a self, key: &'a RecordKey) -> StoreCall<'a, Option<StoreEntry>> {
-        Box::pin(async { Ok(self.shared.records.borrow().get(key).cloned()) })
+        Box::pin(async { Ok(self.shared.records.borrow().get(key)) })
     }
 
     fn compare_and_set<'a>(
@@ -130,7 +174,7 @@ impl QuotaStore for MemoryNode {
         text: &'a [u8],
         kept_until: Duration,
     ) -> StoreCall<'a, SwapResult> {
-        let now = self.shared.clock.now().since(self.shared.clock.began());
+        let now = self.shared.time(self.shared.clock.now()).latest();
         Box::pin(async move {
             let mut swapped = SwapResult::Conflict(None);
             self.shared.records.send_if_modified(|records| {
@@ -139,7 +183,7 @@ impl QuotaStore for MemoryNode {
                     records.make_room(now);
                     SwapResult::Done(records.put(key, text, kept_until))
                 } else {
-                    SwapResult::Conflict(records.get(key).cloned())
+                    SwapResult::Conflict(records.get(key))
                 };
                 is_expected
             });
@@ -152,7 +196,7 @@ impl QuotaStore for MemoryNode {
     }
 
     fn now(&self, at: Timestamp) -> StoreTime {
-        exact(&self.shared.clock, at)
+        self.shared.time(at)
     }
 
     fn changed<'a>(
@@ -195,12 +239,6 @@ impl QuotaStore for MemoryNode {
     ) -> StoreCall<'a, StoredSettings> {
         Box::pin(async { Ok(known.clone()) })
     }
-}
-
-/// The time since the start of the process. A clock does not drift from itself.
-fn exact(clock: &Clock, at: Timestamp) -> StoreTime {
-    let now = at.since(clock.began());
-    StoreTime::between(at, now, now)
 }
 
 #[cfg(test)]

@@ -51,6 +51,8 @@ pub(super) enum Faults {
     Loss,
     /// Servers of the store take turns to lead, in order.
     FailOvers,
+    /// Orderly fail-overs, while sidecars suffer as in `All`.
+    FailOversAndSidecars,
     /// The server of the store that leads is killed, and another one leads.
     Crashes,
 }
@@ -68,13 +70,18 @@ pub(super) async fn strike(plan: &Plan, sidecars: &mut [Sidecar], store: &mut St
             tokio::time::sleep_until(until).await;
             Vec::new()
         }
-        Faults::All => {
+        Faults::All | Faults::FailOversAndSidecars => {
             let half = sidecars.len() / 2;
             let (some, others) = sidecars.split_at_mut(half);
             let (first, second, third) = tokio::join!(
                 strike_sidecars(plan, 1, some, until),
                 strike_sidecars(plan, 2, others, until),
-                strike_store(plan, store, until),
+                async {
+                    match plan.faults {
+                        Faults::All => strike_store(plan, store, until).await,
+                        _ => fail_over(plan, store, until).await,
+                    }
+                },
             );
             [first, second, third].concat()
         }
@@ -165,7 +172,7 @@ async fn fail_over(plan: &Plan, store: &mut Store, until: Instant) -> Vec<Done> 
             return all;
         }
         let from = now();
-        let fault = if plan.faults == Faults::FailOvers {
+        let fault = if plan.faults != Faults::Crashes {
             store.fail_over().await;
             Fault::FailedOver
         } else {

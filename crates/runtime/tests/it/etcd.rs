@@ -472,6 +472,8 @@ async fn tls_connects_only_to_servers_that_the_authority_signed() {
         ]
     });
     let mut settings = etcd.settings();
+    // A write waits for the disk of a machine that does much else.
+    (settings.try_timeout, settings.deadline) = (PATIENCE, PATIENCE);
     let untold = EtcdClient::new(settings.clone()).get(b"a").await;
     assert!(
         matches!(untold, Err(EtcdError::Unreachable(_))),
