@@ -259,7 +259,15 @@ fn crates_depend_only_on_those_below_them() {
     };
     check("crates/runtime", &["tidegate-limits"]);
     check("crates/leases", &["tidegate-limits", "tidegate-runtime"]);
-    check("crates/quota", &["tidegate-limits", "tidegate-runtime"]);
+    check(
+        "crates/quota",
+        &[
+            "tidegate-ledger",
+            "tidegate-limits",
+            "tidegate-mapping",
+            "tidegate-runtime",
+        ],
+    );
     check("crates/replay", &["tidegate-limits"]);
 }
 

@@ -355,7 +355,7 @@ async fn the_long_run() {
     let runs = set(
         "RUNS",
         "zookeeper,zookeeper-deny,etcd,redis,sentinels,sentinels-deny,sentinels-storm,\
-         sentinels-storm-deny,sentinels-crash,redis-forgets,shares",
+         sentinels-storm-deny,sentinels-links,sentinels-crash,redis-forgets,shares",
     );
     let mut rows = vec![HEADING.to_owned()];
     for run_of in runs.split(',') {
@@ -390,9 +390,12 @@ async fn the_long_run() {
                 holds_under_faults(plan("Redis, `appendfsync always`", Faults::All), store).await
             }
             "sentinels" | "sentinels-deny" | "sentinels-storm" | "sentinels-storm-deny" => {
-                let faults = match run_of.contains("storm") {
-                    true => Faults::FailOversAndSidecars,
-                    false => Faults::FailOvers,
+                let (name, faults) = match run_of.contains("storm") {
+                    true => (
+                        "the same, with faults of sidecars",
+                        Faults::FailOversAndSidecars,
+                    ),
+                    false => ("Redis, failed over in order", Faults::FailOvers),
                 };
                 let away = match run_of.ends_with("deny") {
                     true => "deny",
@@ -400,14 +403,19 @@ async fn the_long_run() {
                 };
                 let plan = Plan {
                     away,
-                    ..plan("Redis, failed over in order", faults)
+                    ..plan(name, faults)
                 };
                 holds_under_faults(plan, Store::Sentinels(Group::start().await)).await
             }
-            "sentinels-crash" => {
+            // What is not replicated, or not heard, is granted again: measured, and not 0.
+            "sentinels-links" | "sentinels-crash" => {
+                let (name, faults) = match run_of {
+                    "sentinels-links" => ("the same, not heard", Faults::FailOversAndLinks),
+                    _ => ("Redis, failed over after a crash", Faults::Crashes),
+                };
                 let plan = Plan {
                     away: "deny",
-                    ..plan("Redis, failed over after a crash", Faults::Crashes)
+                    ..plan(name, faults)
                 };
                 let outcome = run(&plan, Store::Sentinels(Group::start().await)).await;
                 eprintln!("over: {:?}", outcome.account.over);

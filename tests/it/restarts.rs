@@ -431,11 +431,11 @@ async fn the_table() {
             ("TERM", Ledger::Kept),
             ("KILL", Ledger::Lost),
         ] {
-            let rounds = match (ledger, case.burst, signal) {
-                // A drain waits until a bucket has filled for all that wait.
-                (_, Some(_), "TERM") => times.min(20),
-                (Ledger::Kept, ..) => times,
-                (Ledger::Lost, ..) => times.min(20),
+            let rounds = match (ledger, signal) {
+                // Each is a drain of all that waits, which takes half a minute for a bucket.
+                (_, "TERM") => times.min(10),
+                (Ledger::Lost, _) => times.min(20),
+                (Ledger::Kept, _) => times,
             };
             let (report, took, _) = restarts(signal, rounds, case, ledger).await;
             let excess = excess(case, &report, took);

@@ -51,8 +51,10 @@ pub(super) enum Faults {
     Loss,
     /// Servers of the store take turns to lead, in order.
     FailOvers,
-    /// Orderly fail-overs, while sidecars suffer as in `All`.
+    /// Orderly fail-overs, while sidecars are killed and stopped.
     FailOversAndSidecars,
+    /// Orderly fail-overs, while sidecars suffer as in `All`: some do not hear what the sentinels say.
+    FailOversAndLinks,
     /// The server of the store that leads is killed, and another one leads.
     Crashes,
 }
@@ -70,7 +72,7 @@ pub(super) async fn strike(plan: &Plan, sidecars: &mut [Sidecar], store: &mut St
             tokio::time::sleep_until(until).await;
             Vec::new()
         }
-        Faults::All | Faults::FailOversAndSidecars => {
+        Faults::All | Faults::FailOversAndSidecars | Faults::FailOversAndLinks => {
             let half = sidecars.len() / 2;
             let (some, others) = sidecars.split_at_mut(half);
             let (first, second, third) = tokio::join!(
@@ -101,6 +103,10 @@ async fn strike_sidecars(
 ) -> Vec<Done> {
     let mut random = StdRng::seed_from_u64(plan.seed ^ lane);
     let mut all = Vec::new();
+    let kinds = match plan.faults {
+        Faults::FailOversAndSidecars => 6,
+        _ => 9,
+    };
     loop {
         sleep(windows(plan, &mut random, 2..15)).await;
         if Instant::now() >= until {
@@ -109,7 +115,7 @@ async fn strike_sidecars(
         let at = random.random_range(0..sidecars.len());
         let sidecar = &mut sidecars[at];
         let from = now();
-        let fault = match random.random_range(0..9) {
+        let fault = match random.random_range(0..kinds) {
             0..3 => {
                 sidecar.kill(windows(plan, &mut random, 0..20)).await;
                 Fault::Killed
