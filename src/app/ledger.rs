@@ -138,15 +138,11 @@ impl LedgerFile {
 
     /// Reads what the process before left.
     pub(super) fn before(&self) -> PastLedger {
-        let mut bytes = Vec::new();
-        let file = match File::open(&self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return PastLedger::Missing,
+        let bytes = match bytes_of(&self.path) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return PastLedger::Missing,
             Err(error) => return PastLedger::Unreadable(error),
         };
-        if let Err(error) = file.take(BYTES_MAX).read_to_end(&mut bytes) {
-            return PastLedger::Unreadable(error);
-        }
         let now = self.clock.boot_time(self.clock.now());
         read(&bytes, self.boot, now).map_or_else(PastLedger::Void, PastLedger::Known)
     }
@@ -158,14 +154,7 @@ impl LedgerFile {
     pub(super) fn create(&self, policy: &Policy) -> io::Result<NewLedger> {
         let words = GateLedger::words(policy).map_err(io::Error::other)?;
         let new = self.path.with_extension("new");
-        let _ = fs::remove_file(&new);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?;
-        let memory = MappedFile::create(&file, words)?;
+        let memory = map_new(&new, words)?;
         let ledger = GateLedger::create(memory, policy, self.boot, self.clock);
         let path = self.path.clone();
         Ok(NewLedger {
@@ -202,15 +191,18 @@ impl RecordsFile {
     /// The records of the process before, and from now on those of this one. If there is no room for them, a restart
     /// forgets them.
     pub(super) fn open(&self) -> Memory {
-        let past = fs::read(&self.path);
-        let past = past.map(|bytes| read_rows(&bytes, self.boot));
-        let before = match past {
-            Ok(Ok(before)) => Some(before),
-            Ok(Err(void)) => {
-                info!(cause = %void, "no records of quotas of a process before, so their windows begin full");
+        let unknown = |cause: &dyn std::fmt::Display| {
+            info!(%cause, "the records of quotas of the process before are not known, so their windows have all tokens");
+        };
+        let before = match bytes_of(&self.path) {
+            Ok(Some(bytes)) => read_rows(&bytes, self.boot)
+                .map_err(|void| unknown(&void))
+                .ok(),
+            Ok(None) => None,
+            Err(error) => {
+                unknown(&error);
                 None
             }
-            Err(_) => None,
         };
         let before = before.unwrap_or_else(|| PastRows {
             zero: self.clock.boot_time(self.clock.began()),
@@ -228,20 +220,37 @@ impl RecordsFile {
 
     fn keep(&self, before: &PastRows) -> io::Result<KeptRecords> {
         let new = self.path.with_extension("quotas-new");
-        let _ = fs::remove_file(&new);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?;
         let rows = KeptRecords::ROWS_MAX;
-        let memory = MappedFile::create(&file, RowLedger::<MappedFile>::words(rows))?;
+        let memory = map_new(&new, RowLedger::<MappedFile>::words(rows))?;
         let ledger = RowLedger::create(memory, rows, self.boot, before.zero);
         let kept = KeptRecords::new(ledger, before);
         fs::rename(new, &self.path)?;
         Ok(kept)
     }
+}
+
+/// The bytes of a file, at most as many as a ledger may have; `None` if there is no file.
+fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// Maps this number of words of a new file, in place of any that is there.
+fn map_new(path: &Path, words: usize) -> io::Result<MappedFile> {
+    let _ = fs::remove_file(path);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    MappedFile::create(&file, words)
 }
 
 /// The boot of this machine.

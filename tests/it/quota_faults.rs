@@ -409,12 +409,12 @@ async fn the_long_run() {
             }
             // What is not replicated, or not heard, is granted again: measured, and not 0.
             "sentinels-links" | "sentinels-crash" => {
-                let (name, faults) = match run_of {
-                    "sentinels-links" => ("the same, not heard", Faults::FailOversAndLinks),
-                    _ => ("Redis, failed over after a crash", Faults::Crashes),
+                let (name, faults, away) = match run_of {
+                    "sentinels-links" => ("the same, not heard", Faults::FailOversAndLinks, "safe"),
+                    _ => ("Redis, failed over after a crash", Faults::Crashes, "deny"),
                 };
                 let plan = Plan {
-                    away: "deny",
+                    away,
                     ..plan(name, faults)
                 };
                 let outcome = run(&plan, Store::Sentinels(Group::start().await)).await;

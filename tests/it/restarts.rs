@@ -395,6 +395,27 @@ async fn a_damaged_ledger_and_one_without_a_place_are_said_and_calls_are_served(
 }
 
 #[tokio::test]
+async fn damaged_records_of_a_quota_are_said_and_calls_are_served() {
+    let backend = backend(Duration::ZERO).await;
+    let text = config(closed_port(), &backend, "1s", &CASES[6]);
+    let dir = Arc::new(TempDir::new().expect("a folder"));
+    let start = || Sidecar::start_in(Arc::clone(&dir), &text, |binary| Command::new(binary));
+    let first = start().await;
+    first.signal("KILL");
+    first.exited().await;
+    let records = ledger_of(dir.path()).with_extension("quotas");
+    assert!(records.exists());
+    std::fs::write(&records, [7; 5000]).expect("it is ours");
+    let second = start().await;
+    let said = "records of quotas of the process before are not known";
+    second.log().wait(&[said]).await;
+    let addr = second.listener("test").await;
+    let answer = crate::support::ask(addr, array("guest_get_info", "G1")).await;
+    assert!(answer.contains("overallRC"), "{answer}");
+    backend.wait_until(|report| report.calls == 1).await;
+}
+
+#[tokio::test]
 async fn a_second_sidecar_with_the_same_config_names_the_first() {
     let backend = backend(Duration::ZERO).await;
     let text = config(

@@ -52,7 +52,10 @@ impl Lives {
     /// A call of this process came in.
     pub(super) fn came(&mut self, number: usize, at: u64) {
         let process = &mut self.processes[number];
-        process.earliest = process.earliest.min(at);
+        if at >= process.earliest {
+            return;
+        }
+        process.earliest = at;
         if let Some(before) = self.processes.iter().position(|it| it.next == Some(number)) {
             self.check(before);
         }

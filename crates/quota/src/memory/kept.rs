@@ -30,7 +30,7 @@ struct KeptPlace {
 }
 
 impl KeptRecords {
-    /// Most rows: 150 KB. The record of a key for which there is no place is forgotten at a restart.
+    /// Most rows: 156 KB. The record of a key for which there is no place is forgotten at a restart.
     pub const ROWS_MAX: u32 = 1024;
 
     /// Takes over the rows of the process before, into a new ledger with the same zero.
