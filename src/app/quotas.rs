@@ -23,6 +23,7 @@ mod shown;
 use std::sync::{Arc, Mutex};
 
 use tidegate_limits::scheduler::QuotaRule;
+use tidegate_quota::memory::Memory;
 use tidegate_quota::{Engine, QuotaStore};
 use tidegate_runtime::{Clock, lock};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -55,6 +56,8 @@ struct Running {
     driver: Arc<Driver>,
     /// The engine that the store was opened with.
     engine: Engine,
+    /// The records, if they are in this process.
+    memory: Option<Memory>,
     _stop: DropGuard,
 }
 
@@ -94,8 +97,12 @@ impl Quotas {
         };
         let mut settings = settings.in_force();
         // The driver first, so that it knows a new quota before its first request.
-        if let Some(Running { driver, engine, .. }) = &*running {
+        if let Some(running) = &*running {
+            let Running { driver, engine, .. } = running;
             engine.renew_secrets(&settings.engine);
+            if let Some(memory) = &running.memory {
+                memory.set_keys_max(settings.keys_max);
+            }
             keep_namespaces(&mut settings, &driver.settings.borrow());
             driver.settings.send_replace(Arc::new(settings.clone()));
         } else {
@@ -122,9 +129,16 @@ impl Quotas {
 
     fn start(&self, settings: tidegate_quota::QuotaSettings) -> Running {
         let engine = settings.engine.clone();
-        let store = match (&engine, &self.records) {
-            (Engine::Memory, Some(records)) => Arc::new(records.open().node()),
-            _ => (self.open)(&engine.clone().with_member(self.member.clone()), self.clock),
+        let memory = (engine == Engine::Memory).then(|| match &self.records {
+            Some(records) => records.open(),
+            None => Memory::new(self.clock),
+        });
+        let store: Arc<dyn QuotaStore> = match &memory {
+            Some(memory) => {
+                memory.set_keys_max(settings.keys_max);
+                Arc::new(memory.node())
+            }
+            None => (self.open)(&engine.clone().with_member(self.member.clone()), self.clock),
         };
         let driver = Arc::new(Driver::new(
             self.gate.clone(),
@@ -141,6 +155,7 @@ impl Quotas {
         Running {
             driver,
             engine,
+            memory,
             _stop: stop.drop_guard(),
         }
     }

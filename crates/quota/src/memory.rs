@@ -14,7 +14,7 @@ use tidegate_limits::quota::{RecordVersion, StoreTime};
 use tidegate_runtime::Clock;
 use tokio::sync::watch;
 
-use super::{QuotaStore, RecordKey, StoreCall, StoreEntry, StoredSettings, SwapResult};
+use super::{QuotaStore, RecordKey, StoreCall, StoreEntry, StoreError, StoredSettings, SwapResult};
 
 pub use kept::KeptRecords;
 
@@ -36,13 +36,25 @@ struct MemoryState {
     members: watch::Sender<usize>,
 }
 
-#[derive(Default)]
 struct Records {
     standing: HashMap<RecordKey, StoredRecord>,
     versions: u64,
     kept: Option<KeptRecords>,
     /// The number of records at which those are removed that need not be kept.
     full: usize,
+    /// The maximum number of records.
+    most: usize,
+    /// When the first of the records need no longer be kept, if there were as many as there may be.
+    room_from: Duration,
+}
+
+/// Why a new key has no record.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "memory holds {most} records of quotas, as many as keys_max allows, and all of them are of windows that count"
+)]
+struct RecordsFull {
+    most: usize,
 }
 
 struct StoredRecord {
@@ -52,6 +64,9 @@ struct StoredRecord {
 
 /// Fewer records are never looked through.
 const FULL_MIN: usize = 64;
+
+/// The maximum number of records for each key that a sidecar may have at once: a key that it forgets leaves its record.
+const RECORDS_PER_KEY: usize = 16;
 
 impl Default for Memory {
     fn default() -> Self {
@@ -74,8 +89,12 @@ impl Memory {
 
     fn with(clock: Clock, zero: u64, kept: Option<KeptRecords>) -> Self {
         let records = Records {
+            standing: HashMap::new(),
+            versions: 0,
             kept,
-            ..Records::default()
+            full: 0,
+            most: usize::MAX,
+            room_from: Duration::ZERO,
         };
         Self(Arc::new(MemoryState {
             clock,
@@ -83,6 +102,16 @@ impl Memory {
             records: watch::Sender::new(records),
             members: watch::Sender::default(),
         }))
+    }
+
+    /// Bounds the records: 16 for each of this number of keys. While all of them have to be kept, a further key is
+    /// refused ([`StoreError::Refused`]).
+    pub fn set_keys_max(&self, keys: usize) {
+        self.0.records.send_if_modified(|records| {
+            records.most = keys.saturating_mul(RECORDS_PER_KEY);
+            records.room_from = Duration::ZERO;
+            false
+        });
     }
 
     /// Adds a node.
@@ -136,15 +165,25 @@ impl Records {
         }
     }
 
-    /// Removes the records that need not be kept, once as many were added as were left last time.
+    /// Removes the records that need not be kept, once as many were added as were left last time, or as there may be.
     fn make_room(&mut self, now: Duration) {
-        if self.standing.len() >= self.full.max(FULL_MIN) {
+        let count = self.standing.len();
+        let is_full = count >= self.most && now >= self.room_from;
+        if count >= self.full.max(FULL_MIN) || is_full {
             self.standing.retain(|_, stored| now < stored.kept_until);
             self.full = 2 * self.standing.len();
+            // Looking through all of them at each further key would take long.
+            let ends = self.standing.values().map(|stored| stored.kept_until);
+            self.room_from = ends.min().unwrap_or_default();
             if let Some(kept) = &mut self.kept {
                 kept.make_room(now);
             }
         }
+    }
+
+    /// Whether a record of this key has a place.
+    fn has_room_for(&self, key: &RecordKey) -> bool {
+        self.standing.len() < self.most || self.standing.contains_key(key)
     }
 
     fn put(&mut self, key: &RecordKey, text: &[u8], kept_until: Duration) -> RecordVersion {
@@ -176,18 +215,23 @@ impl QuotaStore for MemoryNode {
     ) -> StoreCall<'a, SwapResult> {
         let now = self.shared.time(self.shared.clock.now()).latest();
         Box::pin(async move {
-            let mut swapped = SwapResult::Conflict(None);
+            let mut swapped = Ok(SwapResult::Conflict(None));
             self.shared.records.send_if_modified(|records| {
-                let is_expected = records.version(key) == expected;
-                swapped = if is_expected {
-                    records.make_room(now);
-                    SwapResult::Done(records.put(key, text, kept_until))
+                if records.version(key) != expected {
+                    swapped = Ok(SwapResult::Conflict(records.get(key)));
+                    return false;
+                }
+                records.make_room(now);
+                let has_room = records.has_room_for(key);
+                swapped = if has_room {
+                    Ok(SwapResult::Done(records.put(key, text, kept_until)))
                 } else {
-                    SwapResult::Conflict(records.get(key))
+                    let most = records.most;
+                    Err(StoreError::Refused(Box::new(RecordsFull { most })))
                 };
-                is_expected
+                has_room
             });
-            Ok(swapped)
+            swapped
         })
     }
 
@@ -267,5 +311,42 @@ mod tests {
             let key = RecordKey::new(&format!("user-{minute}")).expect("it is a key");
             assert!(records.get(&key).is_some(), "{minute}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_further_key_is_refused_while_there_are_as_many_records_as_there_may_be() {
+        let memory = Memory::new(Clock::of_runtime());
+        memory.set_keys_max(8);
+        let node = memory.node();
+        let most = 8 * RECORDS_PER_KEY;
+        let key = |number| RecordKey::new(&format!("user-{number}")).expect("it is a key");
+        let put = async |number: usize, expected, until| {
+            let until = Duration::from_secs(until);
+            node.compare_and_set(&key(number), expected, b"1", until)
+                .await
+        };
+        for number in 0..most {
+            let until = if number == 5 { 60 } else { 600 };
+            let done = put(number, None, until).await;
+            assert!(matches!(done, Ok(SwapResult::Done(_))), "{done:?}");
+        }
+        let full = put(most, None, 600).await;
+        assert!(matches!(full, Err(StoreError::Refused(_))), "{full:?}");
+        let known = node
+            .get(&key(3))
+            .await
+            .expect("it is up")
+            .expect("a record");
+        let again = put(3, Some(known.version), 600).await;
+        assert!(matches!(again, Ok(SwapResult::Done(_))), "{again:?}");
+
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let done = put(most, None, 600).await;
+        assert!(matches!(done, Ok(SwapResult::Done(_))), "{done:?}");
+        let full = put(most + 1, None, 600).await;
+        assert!(matches!(full, Err(StoreError::Refused(_))), "{full:?}");
+        memory.set_keys_max(9);
+        let done = put(most + 1, None, 600).await;
+        assert!(matches!(done, Ok(SwapResult::Done(_))), "{done:?}");
     }
 }
