@@ -34,7 +34,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tidegate_callers::CallerId;
-use tidegate_limits::scheduler::BucketMode;
 use tidegate_quota::{Engine, QuotaStore};
 use tidegate_runtime::metric::SetLevel;
 use tidegate_runtime::{Clock, Live, ProcessName, lock};
@@ -58,7 +57,7 @@ use self::quotas::Quotas;
 pub use self::start_error::StartError;
 use crate::admin;
 use crate::admit::{self, Gate};
-use crate::call::Bind;
+use crate::call::{Bind, LimitMode};
 use crate::callers::{BucketChange, Callers};
 use crate::classify::Classifier;
 use crate::config::Config;
@@ -451,10 +450,10 @@ pub fn follow(gate: &Gate, callers: &Callers, changes: Vec<BucketChange>) {
     let mut recharges = false;
     for change in changes {
         match change {
-            BucketChange::Set(id, rule) => {
+            BucketChange::Set(id, rule, mode) => {
                 // Calls may have waited without it.
-                recharges |= gate.bucket_now(id).is_none();
-                gate.set_bucket(id, rule)
+                recharges |= !gate.holds_for(id);
+                gate.set_bucket(id, rule, mode)
                     .expect("there are fewer rate limits than buckets may be");
             }
             BucketChange::Remove(id) => gone.push(id),
@@ -474,7 +473,7 @@ pub fn follow(gate: &Gate, callers: &Callers, changes: Vec<BucketChange>) {
 fn warn_of_observed(config: &Config) {
     let limits = admit::policy::observed(&config.admit);
     let callers = config.callers.rate_limits.iter();
-    let callers = callers.filter(|it| it.rule.handling.mode == BucketMode::Observe);
+    let callers = callers.filter(|it| it.rule.handling.mode == LimitMode::Observe);
     let callers = callers.map(|it| format!("{RATE_LIMIT_PREFIX}{}", it.name));
     let limits = limits.iter().map(|name| name.to_string());
     let quotas = config.quotas.iter().flat_map(|quotas| &quotas.limits);

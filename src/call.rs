@@ -69,6 +69,7 @@ pub use self::identity::{Identity, Peer};
 pub use self::link::{Link, PinnedConnection, TlsCause};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
 pub use self::observe::{NoObserver, Observe};
+pub use self::rate_limit::LimitMode;
 pub use self::record::{Facts, Rare, Record, Verdict};
 pub use self::refusal::{Reason, Refusal};
 

@@ -39,8 +39,8 @@ pub use self::rate_limit::{BucketChange, NewRateLimit, RateLimitPatch};
 use self::rate_limit::{MadeBy, Profile, RateLimit};
 pub use self::saved::{Saved, SavedRow};
 pub use self::settings::Settings;
-use crate::call::Identity;
 use crate::call::costs::Costs;
+use crate::call::{Identity, LimitMode};
 
 /// Whether a call meets limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -336,11 +336,15 @@ impl State {
     }
 
     /// Every bucket there is to be.
-    fn buckets(&self) -> BTreeMap<BucketId, BucketRule> {
+    fn buckets(&self) -> BTreeMap<BucketId, (BucketRule, LimitMode)> {
         let (settles, costs) = (self.costs.settle, self.costs.range(None));
         self.rate_limits
             .values()
-            .filter_map(|limit| Some((limit.id.bucket(), limit.bucket(settles, costs)?)))
+            .filter_map(|limit| {
+                let mode = limit.rule.handling.mode;
+                let rule = limit.bucket(settles, costs)?;
+                Some((limit.id.bucket(), (rule, mode)))
+            })
             .collect()
     }
 
@@ -432,8 +436,8 @@ impl State {
 
 /// The changes that the scheduler's buckets need to follow.
 fn difference(
-    before: &BTreeMap<BucketId, BucketRule>,
-    after: BTreeMap<BucketId, BucketRule>,
+    before: &BTreeMap<BucketId, (BucketRule, LimitMode)>,
+    after: BTreeMap<BucketId, (BucketRule, LimitMode)>,
 ) -> Vec<BucketChange> {
     let gone: Vec<BucketId> = before
         .keys()
@@ -442,8 +446,8 @@ fn difference(
         .collect();
     let set = after
         .into_iter()
-        .filter(|(id, rule)| before.get(id) != Some(rule))
-        .map(|(id, rule)| BucketChange::Set(id, rule));
+        .filter(|(id, bucket)| before.get(id) != Some(bucket))
+        .map(|(id, (rule, mode))| BucketChange::Set(id, rule, mode));
     // Removed last, because calls that waited there may go to a new one.
     set.chain(gone.into_iter().map(BucketChange::Remove))
         .collect()

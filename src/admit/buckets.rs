@@ -7,28 +7,52 @@ use std::time::Duration;
 use tidegate_callers::CallerId;
 use tidegate_limits::call::BucketId;
 use tidegate_limits::scheduler::{
-    BucketMode, BucketNow, BucketRule, LimitNow, Supplier, Supply, TooManyBuckets,
+    BucketNow, BucketRule, LimitNow, Supplier, Supply, TooManyBuckets,
 };
 use tidegate_limits::{Call, Caller, Fill, Timestamp, Tokens};
 
 use super::Gate;
 use super::journal::SchedulerEvent;
-use super::lock::Waiter;
+use super::lock::{GateState, Waiter};
 use crate::call::claim::Charged;
 use crate::call::steps::StepKind;
-use crate::call::{Identity, Quota, Record};
+use crate::call::{Identity, LimitMode, Quota, Record};
 
 impl Gate {
     /// Makes the bucket of a rate limit, or changes it in place: its tokens and waiting calls are
-    /// kept.
+    /// kept. One that only observes is in the shadow alone; it is full when it begins to hold calls.
     ///
     /// # Errors
     /// If there are too many.
-    pub fn set_bucket(&self, id: BucketId, rule: BucketRule) -> Result<(), TooManyBuckets> {
+    pub fn set_bucket(
+        &self,
+        id: BucketId,
+        rule: BucketRule,
+        mode: LimitMode,
+    ) -> Result<(), TooManyBuckets> {
         self.lock.change(|state, now| {
-            state.observe(now, SchedulerEvent::Bucket { id, rule: &rule });
-            state.calls().set_bucket(now, id, rule)
+            let changed = SchedulerEvent::Bucket {
+                id,
+                rule: &rule,
+                mode,
+            };
+            state.observe(now, changed);
+            match mode {
+                LimitMode::Enforce => state.calls().set_bucket(now, id, rule),
+                LimitMode::Observe => {
+                    state.forget_level(id);
+                    // They wait for it again if it holds calls again.
+                    state.calls().remove_bucket(now, id, |call| call.bucket);
+                    Ok(())
+                }
+            }
         })
+    }
+
+    /// Whether a bucket holds calls: there is one, and it does not only observe.
+    #[must_use]
+    pub fn holds_for(&self, id: BucketId) -> bool {
+        self.lock.lock().calls().bucket_name(id).is_some()
     }
 
     /// Removes a bucket. `reroute` returns the bucket to which each waiting call is charged
@@ -87,20 +111,23 @@ impl Gate {
         drop((looked_at, records));
     }
 
-    /// The current state of a bucket.
+    /// The current state of a bucket, in the shadow if it only observes.
     #[must_use]
     pub fn bucket_now(&self, id: BucketId) -> Option<BucketNow> {
-        self.lock
-            .look(|state, now| state.calls().bucket_now(now, id))
+        self.lock.look(|state, now| state.bucket_now(now, id))
+    }
+
+    /// Calls that a bucket that only observes would have delayed longest of all limits.
+    #[must_use]
+    pub fn would_have_delayed(&self, id: BucketId) -> u64 {
+        self.lock.lock().observer.would_have_delayed(id)
     }
 
     /// The rest of a bucket, for the charged caller; `None` if it delays no call.
     #[must_use]
     pub fn quota(&self, id: BucketId, caller: CallerId) -> Option<Quota> {
-        let BucketNow { rule, tokens, .. } = self.bucket_now(id)?;
-        if rule.mode == BucketMode::Observe {
-            return None;
-        }
+        let now = |state: &mut GateState, now| state.calls().bucket_now(now, id);
+        let BucketNow { rule, tokens, .. } = self.lock.look(now)?;
         let most = rule.limit.most();
         let reset = (most - tokens) / rule.limit.per_second();
         let reset = Duration::try_from_secs_f64(reset.max(0.0));
@@ -114,7 +141,7 @@ impl Gate {
     }
 
     /// How long a call of this cost would wait for the bucket now; `None` if there is no such
-    /// bucket.
+    /// bucket that holds calls.
     #[must_use]
     pub fn bucket_wait(&self, id: BucketId, tokens: Tokens) -> Option<Duration> {
         self.lock
@@ -149,10 +176,17 @@ impl Gate {
     pub fn supply_fill(&self, id: BucketId, supply: Supply<Fill>) -> Option<BucketNow> {
         self.lock.change(|state, now| {
             state.observe(now, SchedulerEvent::Fill { id, supply });
-            let calls = &mut state.calls();
-            calls.supply_fill(now, id, supply);
-            calls.bucket_now(now, id)
+            state.calls().supply_fill(now, id, supply);
+            state.bucket_now(now, id)
         })
+    }
+}
+
+impl GateState {
+    fn bucket_now(&mut self, now: Timestamp, id: BucketId) -> Option<BucketNow> {
+        self.observer.advance(now);
+        let observed = self.observer.bucket_now(now, id);
+        observed.or_else(|| self.calls().bucket_now(now, id))
     }
 }
 

@@ -12,7 +12,7 @@ use tidegate_limits::scheduler::{BucketRule, Supplier, Supply, SupplyShare};
 use tidegate_limits::{Call, Fill, Timestamp};
 
 use super::Gate;
-use crate::call::Would;
+use crate::call::{LimitMode, Would};
 
 /// The place where events are noted. Called under the lock of the gate, so it must not wait.
 pub trait Journal: Send + Sync {
@@ -68,6 +68,8 @@ pub enum SchedulerEvent<'a> {
         id: BucketId,
         /// The rule of the bucket.
         rule: &'a BucketRule,
+        /// Whether it holds calls.
+        mode: LimitMode,
     },
     /// A bucket fills at this rate.
     Fill {

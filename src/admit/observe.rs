@@ -8,7 +8,7 @@ use tidegate_limits::call::BucketId;
 use tidegate_limits::policy::LimitRule;
 use tidegate_limits::quota::StoreTime;
 use tidegate_limits::scheduler::{
-    BucketMode, BucketRule, LimitNow, QuotaRef, QuotaRule, Supplier, Supply, SupplyShare,
+    BucketNow, BucketRule, LimitNow, QuotaRef, QuotaRule, Supplier, Supply, SupplyShare,
 };
 use tidegate_limits::{Call, Class, Fill, Policy, Scheduler, Timestamp};
 
@@ -16,7 +16,7 @@ use super::journal::SchedulerEvent;
 use super::policy;
 use super::settings::Settings;
 use super::shadow::{CallEnd, QuotaAsks, Shadow, ShadowDecision, ShadowId};
-use crate::call::Would;
+use crate::call::{LimitMode, Would, WouldEnd};
 
 /// How far the shadow may be behind while calls would wait. Catching up takes the lock of the gate,
 /// so it must not have much to do at once.
@@ -30,8 +30,8 @@ pub(super) struct Observer {
     /// The limits that only observe.
     names: Vec<Arc<str>>,
     buckets: BTreeMap<BucketId, Bucket>,
-    /// Of these, how many only observe.
-    observing_buckets: usize,
+    /// For each name of those that only observe, the calls that they would have delayed longest of all limits.
+    delayed: BTreeMap<Arc<str>, u64>,
     supplies: BTreeMap<(Arc<str>, Supplier), Supply>,
     share: SupplyShare,
     quotas: Quotas,
@@ -47,6 +47,7 @@ pub(super) struct Observer {
 
 struct Bucket {
     rule: BucketRule,
+    mode: LimitMode,
     fill: Supply<Fill>,
 }
 
@@ -103,7 +104,7 @@ impl Observer {
             policy: policy::of(settings, phase),
             names: policy::observed(settings),
             buckets: BTreeMap::new(),
-            observing_buckets: 0,
+            delayed: BTreeMap::new(),
             supplies: BTreeMap::new(),
             share: SupplyShare::FULL,
             quotas: Quotas::default(),
@@ -138,7 +139,7 @@ impl Observer {
     /// There is a shadow while anything only observes.
     fn begin_or_end(&mut self, now: Timestamp) {
         let has_rules = !self.names.is_empty() || !self.quotas.rules.is_empty();
-        let observes = has_rules || self.observing_buckets > 0;
+        let observes = has_rules || !self.delayed.is_empty();
         if !observes {
             self.end(now);
         } else if self.shadow.is_none() {
@@ -152,7 +153,7 @@ impl Observer {
         shadow.change(now, |calls| {
             for (id, bucket) in &self.buckets {
                 // There are no more than the real scheduler has.
-                let _ = calls.set_bucket(now, *id, enforcing(&bucket.rule));
+                let _ = calls.set_bucket(now, *id, bucket.rule.clone());
                 calls.supply_fill(now, *id, bucket.fill);
             }
             for ((limit, by), supply) in &self.supplies {
@@ -185,29 +186,30 @@ impl Observer {
         }
     }
 
-    fn set_bucket(&mut self, now: Timestamp, id: BucketId, rule: &BucketRule) {
-        let fill = self.forget_bucket(id).unwrap_or(Supply::Configured);
-        self.observing_buckets += usize::from(rule.mode == BucketMode::Observe);
+    fn set_bucket(&mut self, now: Timestamp, id: BucketId, rule: &BucketRule, mode: LimitMode) {
+        let before = self.buckets.remove(&id);
+        let fill = before.as_ref().map_or(Supply::Configured, |it| it.fill);
+        let delayed = before.and_then(|it| self.delayed.remove(&it.rule.name));
+        if mode == LimitMode::Observe {
+            self.delayed
+                .insert(Arc::clone(&rule.name), delayed.unwrap_or(0));
+        }
         let rule = rule.clone();
         if let Some(shadow) = &mut self.shadow {
-            // There are no more than the real scheduler has.
-            let _ = shadow.change(now, |calls| calls.set_bucket(now, id, enforcing(&rule)));
+            // There are fewer than there may be.
+            let _ = shadow.change(now, |calls| calls.set_bucket(now, id, rule.clone()));
         }
-        self.buckets.insert(id, Bucket { rule, fill });
+        self.buckets.insert(id, Bucket { rule, mode, fill });
         self.begin_or_end(now);
     }
 
     /// A bucket was removed. What would wait for it waits only for its other limits.
     fn remove_bucket(&mut self, now: Timestamp, id: BucketId) {
-        self.forget_bucket(id);
+        if let Some(gone) = self.buckets.remove(&id) {
+            self.delayed.remove(&gone.rule.name);
+        }
         self.in_shadow(now, |calls| calls.remove_bucket(now, id, |_| None));
         self.begin_or_end(now);
-    }
-
-    fn forget_bucket(&mut self, id: BucketId) -> Option<Supply<Fill>> {
-        let bucket = self.buckets.remove(&id)?;
-        self.observing_buckets -= usize::from(bucket.rule.mode == BucketMode::Observe);
-        Some(bucket.fill)
     }
 
     fn fill(&mut self, now: Timestamp, id: BucketId, supply: Supply<Fill>) {
@@ -315,7 +317,7 @@ impl Observer {
         match event {
             SchedulerEvent::Supply { limit, by, supply } => self.supply(now, limit, by, supply),
             SchedulerEvent::Share(share) => self.set_share(now, share),
-            SchedulerEvent::Bucket { id, rule } => self.set_bucket(now, id, rule),
+            SchedulerEvent::Bucket { id, rule, mode } => self.set_bucket(now, id, rule, mode),
             SchedulerEvent::BucketRemoved { id } => self.remove_bucket(now, id),
             SchedulerEvent::Fill { id, supply } => self.fill(now, id, supply),
             SchedulerEvent::QuotaNodes(nodes) => self.set_quota_nodes(now, nodes),
@@ -388,7 +390,15 @@ impl Observer {
     pub(super) fn take_decided(&mut self) -> impl Iterator<Item = ShadowDecision> {
         let shadow = self.shadow.iter_mut();
         let decided = shadow.flat_map(|shadow| shadow.take_decided());
-        self.left.drain(..).chain(decided)
+        let delayed = &mut self.delayed;
+        self.left.drain(..).chain(decided).inspect(|decided| {
+            let would = &decided.would;
+            let limit = would.limit.as_ref();
+            let limit = limit.filter(|_| would.ending == WouldEnd::Runs);
+            if let Some(count) = limit.and_then(|limit| delayed.get_mut(limit)) {
+                *count += 1;
+            }
+        })
     }
 
     /// When the shadow must catch up.
@@ -424,17 +434,26 @@ impl Observer {
         })
     }
 
+    /// A bucket that only observes, as it would be now.
+    pub(super) fn bucket_now(&self, now: Timestamp, id: BucketId) -> Option<BucketNow> {
+        let bucket = self.buckets.get(&id)?;
+        let shadow = self
+            .shadow
+            .as_ref()
+            .filter(|_| bucket.mode == LimitMode::Observe)?;
+        shadow.scheduler().bucket_now(now, id)
+    }
+
+    /// The calls that a bucket would have delayed longest of all limits; 0 if it does not only observe.
+    pub(super) fn would_have_delayed(&self, id: BucketId) -> u64 {
+        let bucket = self.buckets.get(&id);
+        let count = bucket.and_then(|it| self.delayed.get(&it.rule.name));
+        count.copied().unwrap_or_default()
+    }
+
     /// A limit that only observes, as it would be now.
     pub(super) fn limit_now(&self, limit: &str) -> Option<LimitNow> {
         let shadow = self.shadow.as_ref().filter(|_| self.has(limit))?;
         shadow.limit_now(limit)
-    }
-}
-
-/// The rule of a bucket in the shadow.
-fn enforcing(rule: &BucketRule) -> BucketRule {
-    BucketRule {
-        mode: BucketMode::Enforce,
-        ..rule.clone()
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Deadline, LedgerLost, LimitMode, Postpone, WhenFull, Window, WindowStamp};
+use super::{Deadline, LedgerLost, Postpone, WhenFull, Window, WindowStamp};
+use crate::call::LimitMode;
 use crate::options::kind::{
     DAY, HOUR, MS, SECOND, all, choice, duration, flag, function_name, integer, name,
 };

@@ -7,9 +7,9 @@ use tidegate_limits::call::Backend;
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WindowShape};
 use tidegate_limits::{Limit, Policy};
 
-use super::settings::{ClassRule, LimitMode, PacedLimit, Pool, Settings, USER, WhenFull, Window};
-use crate::call::Destination;
+use super::settings::{ClassRule, PacedLimit, Pool, Settings, USER, WhenFull, Window};
 use crate::call::pace::pace;
+use crate::call::{Destination, LimitMode};
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 /// The name of the limit on calls past the gate.

@@ -7,6 +7,7 @@ use tidegate_limits::pace::{BurstRatio, Rate};
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WindowStamp};
 use tidegate_limits::{Class, Limit, Timestamp};
 
+use crate::call::LimitMode;
 use crate::call::pace::CostRange;
 use crate::options::words;
 
@@ -61,16 +62,6 @@ words! {
         AssumeFull = "assume_full",
         /// Windows count as unused.
         AssumeEmpty = "assume_empty",
-    }
-}
-
-words! {
-    /// Whether a limit holds calls.
-    pub enum LimitMode {
-        /// The limit holds calls.
-        Enforce = "enforce",
-        /// The limit holds and refuses none. What it would do is reported.
-        Observe = "observe",
     }
 }
 

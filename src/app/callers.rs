@@ -132,7 +132,7 @@ impl Shared {
             queued: of(|bucket| bucket.waiting),
             queued_tokens: bucket.as_ref().map_or(0.0, |it| it.waiting_tokens),
             charged: of(|bucket| bucket.counts.charged),
-            would_have_delayed: of(|bucket| bucket.counts.would_have_delayed),
+            would_have_delayed: self.gate.would_have_delayed(rate_limit.id.bucket()),
             rejected: of(|bucket| bucket.counts.rejected),
         }
     }

@@ -10,8 +10,7 @@ use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::policy::WindowStamp;
 use tidegate_limits::quota::{self, StoreReply, StoreTime, StoredRecord};
 use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Settlement, Supplier, Supply,
-    SupplyShare,
+    BucketLimit, BucketOrder, BucketRule, OnExcess, Settlement, Supplier, Supply, SupplyShare,
 };
 use tidegate_record::digits::micros;
 use tidegate_record::kind::{
@@ -23,7 +22,7 @@ use tidegate_runtime::{Clock, lock};
 
 use super::metrics::Metrics;
 use crate::admit::{self, CarriedState, Gate, SchedulerEvent, Settings};
-use crate::call::Would;
+use crate::call::{LimitMode, Would};
 use crate::config::{self, Config};
 use crate::telemetry::access::{AccessLog, Written};
 
@@ -221,7 +220,7 @@ impl Journal {
         self.keep(at, GateEvent::Fill, about, is_configured, record);
     }
 
-    fn bucket(&self, at: Timestamp, id: BucketId, rule: &BucketRule) {
+    fn bucket(&self, at: Timestamp, id: BucketId, rule: &BucketRule, mode: LimitMode) {
         let limit = match &rule.limit {
             BucketLimit::Bucket { burst, fill } => BucketFigures {
                 burst: burst.get(),
@@ -237,7 +236,7 @@ impl Journal {
         let rule = BucketFields {
             name: rule.name.to_string(),
             limit,
-            observes: rule.mode == BucketMode::Observe,
+            observes: mode == LimitMode::Observe,
             rejects: rule.on_excess == OnExcess::Reject,
             by_arrival: rule.order == BucketOrder::Fifo,
             settles: rule.settlement == Settlement::Measured,
@@ -375,7 +374,7 @@ impl admit::Journal for Journal {
         match event {
             SchedulerEvent::Supply { limit, by, supply } => self.supply(at, limit, by, supply),
             SchedulerEvent::Fill { id, supply } => self.fill(at, id, supply),
-            SchedulerEvent::Bucket { id, rule } => self.bucket(at, id, rule),
+            SchedulerEvent::Bucket { id, rule, mode } => self.bucket(at, id, rule, mode),
             SchedulerEvent::BucketRemoved { id } => self.bucket_gone(at, id),
             SchedulerEvent::Share(share) => {
                 let whole = share == SupplyShare::FULL;

@@ -248,7 +248,6 @@ impl Shared {
                 limiter: rule.name.strip_prefix(RATE_LIMIT_PREFIX)?.into(),
                 tokens: seconds * rate(paced),
                 queued: state.waiting,
-                would_have_delayed: 0,
                 pace: Some(*paced),
             })
         });
@@ -259,7 +258,6 @@ impl Shared {
                 limiter: (&*limit.label).into(),
                 tokens: bucket.tokens,
                 queued: bucket.waiting,
-                would_have_delayed: bucket.counts.would_have_delayed,
                 pace: bucket.paced,
             })
         };

@@ -9,11 +9,23 @@ use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
 use tidegate_callers::{CallerId, Headroom, Label, UsageSpan};
 use tidegate_limits::pace::{BurstRatio, Rate};
-use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess};
+use tidegate_limits::scheduler::{BucketOrder, OnExcess};
 use tidegate_limits::{Burst, Fill};
 
 use super::claim::Deadline;
 use crate::options::{Words, json, words};
+
+words! {
+    /// Whether a limit holds calls.
+    #[derive(Default)]
+    pub enum LimitMode {
+        /// The limit holds calls.
+        #[default]
+        Enforce = "enforce",
+        /// The limit holds and refuses none. What it would do is reported.
+        Observe = "observe",
+    }
+}
 
 /// How many calls a rate limit admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +116,7 @@ macro_rules! handling {
 handling! {
     /// Whether it delays calls.
     #[serde(with = "word", alias = "observe")]
-    mode: BucketMode = json::choice;
+    mode: LimitMode = json::choice;
     /// The fate of a call without tokens.
     #[serde(with = "word", alias = "reject")]
     on_excess: OnExcess = json::choice;
@@ -118,7 +130,6 @@ handling! {
     deadline: Deadline = json::choice;
 }
 
-words!(BucketMode { "enforce" => Enforce, "observe" => Observe });
 words!(OnExcess { "delay" => Delay, "reject" => Reject });
 words!(BucketOrder { "fair" => Fair, "fifo" => Fifo });
 

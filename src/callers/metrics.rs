@@ -20,8 +20,6 @@ tidegate_runtime::metrics! {
         limiter_wait_seconds: WaitHistogram(limiter) in "s",
         /// Admitted calls that a rate limit delayed.
         limiter_delayed_total: Counter(limiter) in "calls",
-        /// Calls that a rate limit would have delayed, while `mode = "observe"`.
-        limiter_would_have_delayed_total: Counter(limiter) in "calls",
         /// Calls of a rate limit that were not admitted. `reason` is the one in the answer, or
         /// `aborted` if the client left while the call waited.
         limiter_rejected_total: Counter(limiter, reason) in "calls",
@@ -70,8 +68,6 @@ pub struct LimiterNow {
     pub tokens: f64,
     /// Calls that wait and will be charged to it.
     pub queued: u64,
-    /// Calls so far that it would have delayed, if it did not only observe.
-    pub would_have_delayed: u64,
     /// The pace of the rate limit, if it is a paced one.
     pub pace: Option<PacerNow>,
 }
@@ -116,8 +112,6 @@ impl CallerMetrics {
             let limiter = &*now.limiter;
             self.limiter_tokens(limiter).show(now.tokens);
             self.limiter_queued(limiter).show(now.queued);
-            let would_have = self.limiter_would_have_delayed_total(limiter);
-            would_have.reach(now.would_have_delayed);
             if let Some(pace) = &now.pace {
                 self.limiter_pace_rate(limiter).show(pace.pace.rate().get());
                 let achieved = self.limiter_pace_achieved_rate(limiter);

@@ -10,6 +10,7 @@ use tidegate_callers::RateLimitId;
 use tidegate_limits::call::BucketId;
 use tidegate_limits::scheduler::{BucketLimit, BucketRule, Settlement};
 
+use crate::call::LimitMode;
 use crate::call::pace::{CostRange, pace};
 pub use crate::call::rate_limit::{
     Allowance, Derive, Handling, HandlingPatch, NewRateLimit, RateLimitPatch, Size, SizePatch,
@@ -113,7 +114,6 @@ impl RateLimit {
         Some(BucketRule {
             name: self.name(),
             limit,
-            mode: handling.mode,
             on_excess: handling.on_excess,
             order: handling.order,
             settlement: self.settlement(settles),
@@ -125,7 +125,7 @@ impl RateLimit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BucketChange {
     /// Make it, or change it in place.
-    Set(BucketId, BucketRule),
+    Set(BucketId, BucketRule, LimitMode),
     /// Remove it. Calls that wait for it go to where
     /// [`Callers::reroute`](super::Callers::reroute) says.
     Remove(BucketId),

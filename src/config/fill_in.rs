@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate_limits::scheduler::BucketMode;
-
+use crate::admit::LedgerLost;
 use crate::admit::options::PostponeBy;
-use crate::admit::{LedgerLost, LimitMode};
 use crate::call::Bind;
+use crate::call::LimitMode;
 use crate::callers::rate_limit::options::{PaceSection, QuotaMode};
 
 use super::classes::usual_weight;
@@ -63,7 +62,7 @@ impl Sections {
             .chain(paces)
             .filter(|mode| is_observed && !mode.given)
         {
-            mode.value = BucketMode::Observe;
+            mode.value = LimitMode::Observe;
         }
         self.paces.iter_mut().for_each(PaceSection::fill_in);
         for quota in &mut self.quotas {

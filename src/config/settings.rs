@@ -5,11 +5,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tidegate_limits::scheduler::BucketMode;
 use tidegate_quota::{QuotaLimit, QuotaSettings};
 
 use crate::admit::options::unless_off;
-use crate::admit::{LedgerLost, LimitMode, PacedLimit};
+use crate::admit::{LedgerLost, PacedLimit};
 use crate::call::Bind;
 use crate::callers::rate_limit::options::{PaceSection, QuotaMode, QuotaSection};
 use crate::callers::settings::{Quota, QuotaBy, StaticRateLimit};
@@ -213,10 +212,7 @@ fn paced(all: &Sections) -> Vec<PacedLimit> {
             rate,
             ratio,
             costs: costs.range(function.map(|name| &**name)),
-            mode: match pace.mode.value {
-                BucketMode::Enforce => LimitMode::Enforce,
-                BucketMode::Observe => LimitMode::Observe,
-            },
+            mode: pace.mode.value,
         }
     });
     paced.collect()

@@ -10,8 +10,8 @@ use tidegate::app;
 use tidegate::call::claim::Charged;
 use tidegate::call::costs::Costs;
 use tidegate::call::{
-    Destination, Dialect, Facts, Identity, Observe, Origin, Reason, Record, Refusal, Rejection,
-    Slot, TlsCause, Verdict,
+    Destination, Dialect, Facts, Identity, LimitMode, Observe, Origin, Reason, Record, Refusal,
+    Rejection, Slot, TlsCause, Verdict,
 };
 use tidegate::callers::rate_limit::{Allowance, Derive, HandlingPatch, Size, SizePatch};
 use tidegate::callers::{
@@ -23,8 +23,8 @@ use tidegate_callers::{
     RateLimitId, UsageSpan,
 };
 use tidegate_limits::bucket::TokenCount;
-use tidegate_limits::scheduler::{BucketMode, OnExcess, Outcome};
-use tidegate_limits::{Burst, Fill};
+use tidegate_limits::scheduler::{OnExcess, Outcome};
+use tidegate_limits::{Burst, Fill, Tokens};
 use tidegate_runtime::Clock;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -582,8 +582,40 @@ async fn an_observing_limit_delays_no_call_and_counts_those_it_would() {
         door.pass(&who("poll"), "guest_list").await;
     }
     assert_eq!(started.elapsed(), Duration::ZERO);
-    let bucket = door.gate.bucket_now(RateLimitId(1).bucket());
-    assert_eq!(bucket.expect("there is one").counts.would_have_delayed, 90);
+    let bucket = RateLimitId(1).bucket();
+    assert_eq!(
+        door.gate.would_have_delayed(bucket),
+        0,
+        "none would have run yet"
+    );
+    // The last one has its turn then.
+    tokio::time::advance(Duration::from_millis(2250)).await;
+    let now = door.gate.bucket_now(bucket).expect("there is one");
+    assert_eq!((now.counts.charged, now.waiting), (100, 0));
+    assert_eq!(door.gate.would_have_delayed(bucket), 90);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_that_holds_calls_again_is_full_and_those_that_wait_meet_it() {
+    let door = Door::open(POLLER);
+    let set = |mode: &str| {
+        let more = POLLER.replace("fill = 40", &format!("fill = 40\nmode = \"{mode}\""));
+        door.change(door.callers.apply(&config(&more).callers));
+    };
+    set("observe");
+    for _ in 0..100 {
+        door.pass(&who("poll"), "guest_list").await;
+    }
+    assert_eq!(
+        door.gate.bucket_wait(RateLimitId(1).bucket(), Tokens::ONE),
+        None
+    );
+    set("enforce");
+    let started = Instant::now();
+    for _ in 0..30 {
+        door.pass(&who("poll"), "guest_list").await;
+    }
+    assert_eq!(started.elapsed().as_millis(), 500);
 }
 
 #[tokio::test(start_paused = true)]
@@ -1345,7 +1377,7 @@ fn a_change_of_a_rate_limit_lists_what_its_bucket_must_follow() {
     let made = callers
         .create_rate_limit(now, NewRateLimit::of(Size::Profile("poller".into())))
         .expect("it is right");
-    let [BucketChange::Set(bucket, rule)] = &made.buckets[..] else {
+    let [BucketChange::Set(bucket, rule, _)] = &made.buckets[..] else {
         panic!("{:?}", made.buckets);
     };
     assert_eq!(*bucket, made.value.bucket());
@@ -1360,20 +1392,20 @@ fn a_change_of_a_rate_limit_lists_what_its_bucket_must_follow() {
     assert_eq!(patch(RateLimitPatch::default()), []);
     let changed = patch(RateLimitPatch {
         handling: HandlingPatch {
-            mode: Some(BucketMode::Observe),
+            mode: Some(LimitMode::Observe),
             on_excess: Some(OnExcess::Reject),
             ..HandlingPatch::default()
         },
         label: Some(Label::new("new").expect("a label")),
         ..RateLimitPatch::default()
     });
-    let [BucketChange::Set(_, rule)] = &changed[..] else {
+    let [BucketChange::Set(_, rule, mode)] = &changed[..] else {
         panic!("{changed:?}");
     };
     assert_eq!(&*rule.name, "rate_limit:new");
     assert_eq!(
-        (rule.mode, rule.on_excess),
-        (BucketMode::Observe, OnExcess::Reject)
+        (*mode, rule.on_excess),
+        (LimitMode::Observe, OnExcess::Reject)
     );
     let exempt = patch(RateLimitPatch {
         size: Some(SizePatch::Exempt),

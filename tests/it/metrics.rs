@@ -91,7 +91,6 @@ fn exercised() -> Metrics {
         limiter: "poller".into(),
         tokens: -2.5,
         queued: 4,
-        would_have_delayed: 6,
         pace: Some(PacerNow {
             pace: Pace::new(Rate::new(12.5).expect("a rate"), BurstRatio::default()),
             pools: PoolsNow {
@@ -297,7 +296,6 @@ fn a_scrape_shows_what_was_counted() {
         r#"tidegate_limiter_pace_wait_seconds{limiter="poller"} 2.5"#,
         r#"tidegate_limiter_pace_burst_seconds{limiter="poller"} 0.016"#,
         r#"tidegate_limiter_delayed_total{limiter="poller"} 1"#,
-        r#"tidegate_limiter_would_have_delayed_total{limiter="poller"} 6"#,
         r#"tidegate_limiter_rejected_total{limiter="poller",reason="rate_limited"} 1"#,
         r#"tidegate_quota_decisions_total{how="local",limit="rate_limit:per_user"} 98"#,
         r#"tidegate_quota_decisions_total{how="drew",limit="rate_limit:per_user"} 3"#,

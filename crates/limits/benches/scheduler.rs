@@ -27,8 +27,8 @@ use tidegate_limits::quota::{
     QuotaRecord, RecordVersion, RuleSettings, StoreReply, StoreTime, StoredRecord, WindowRule,
 };
 use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, QuotaAsk, QuotaQuestion,
-    QuotaRule, Settlement,
+    BucketLimit, BucketOrder, BucketRule, OnExcess, Outcome, QuotaAsk, QuotaQuestion, QuotaRule,
+    Settlement,
 };
 use tidegate_limits::{
     Burst, Call, Caller, Class, Fill, Hold, Limit, Policy, Scheduler, Step, Timestamp, TokenBucket,
@@ -98,7 +98,6 @@ fn bucket() -> BucketRule {
     BucketRule {
         name: "bucket".into(),
         limit: tokens(1.0),
-        mode: BucketMode::Enforce,
         on_excess: OnExcess::Delay,
         order: BucketOrder::Fair,
         settlement: Settlement::Estimate,

@@ -41,8 +41,8 @@ mod supplied;
 mod waited;
 
 pub use bucket::{
-    BUCKETS_MAX, BucketCounts, BucketMode, BucketNow, BucketOrder, BucketRule, OnExcess,
-    Settlement, TooManyBuckets,
+    BUCKETS_MAX, BucketCounts, BucketNow, BucketOrder, BucketRule, OnExcess, Settlement,
+    TooManyBuckets,
 };
 pub use event::LedgerEvent;
 pub(crate) use forecast::ForecastEntry;

@@ -276,7 +276,6 @@ fn a_bucket_continues_at_its_level() {
             burst: Burst::new(30.0).expect("it is sound"),
             fill: Fill::new(5.0).expect("it is sound"),
         },
-        mode: Default::default(),
         on_excess: Default::default(),
         order: Default::default(),
         settlement: Default::default(),

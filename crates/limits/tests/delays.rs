@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidegate_limits::call::BucketId;
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, WhenFull};
 use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, BucketRule, DelayCause, Delays, OnExcess, Outcome,
-    Settlement, WaitReport,
+    BucketLimit, BucketOrder, BucketRule, DelayCause, Delays, OnExcess, Outcome, Settlement,
+    WaitReport,
 };
 use tidegate_limits::{
     Burst, Call, Caller, Class, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp,
@@ -49,7 +49,6 @@ fn bucket(name: &str) -> BucketRule {
             burst: Burst::new(1.0).expect("a burst"),
             fill: Fill::new(1.0).expect("a rate"),
         },
-        mode: BucketMode::Enforce,
         on_excess: OnExcess::Delay,
         order: BucketOrder::Fair,
         settlement: Settlement::Estimate,

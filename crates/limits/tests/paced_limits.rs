@@ -12,8 +12,7 @@ use tidegate_limits::call::BucketId;
 use tidegate_limits::pace::{BurstRatio, Pace, Pacer, Rate};
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Scope, WhenFull};
 use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, Settlement, Supplier,
-    Supply,
+    BucketLimit, BucketOrder, BucketRule, OnExcess, Outcome, Settlement, Supplier, Supply,
 };
 use tidegate_limits::{
     Call, Fill, Hold, Limit, Policy, Scheduler, Step, Timestamp, Tokens, Verdict,
@@ -43,7 +42,6 @@ fn paced_bucket(pace: Pace) -> BucketRule {
     BucketRule {
         name: "bucket".into(),
         limit: BucketLimit::Paced(pace),
-        mode: BucketMode::Enforce,
         on_excess: OnExcess::Delay,
         order: BucketOrder::Fifo,
         settlement: Settlement::Estimate,

@@ -21,8 +21,8 @@ use tidegate_limits::quota::{
     DrawMode, OutagePolicy, QuestionId, RuleSettings, StoreReply, StoreTime, WindowRule,
 };
 use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, QuotaAsk, QuotaQuestion,
-    QuotaRef, QuotaRule, QuotaSpent, Refusal, RefusalReason, Settlement,
+    BucketLimit, BucketOrder, BucketRule, OnExcess, Outcome, QuotaAsk, QuotaQuestion, QuotaRef,
+    QuotaRule, QuotaSpent, Refusal, RefusalReason, Settlement,
 };
 use tidegate_limits::{
     Burst, Call, Caller, Class, Fill, Limit, Policy, Scheduler, Ticket, Timestamp, Tokens,
@@ -965,7 +965,6 @@ fn a_bucket_and_a_quota_are_drawn_together() {
             burst: Burst::new(2.0).expect("a burst"),
             fill: Fill::new(1.0).expect("a fill"),
         },
-        mode: BucketMode::Enforce,
         on_excess: OnExcess::Delay,
         order: BucketOrder::Fair,
         settlement: Settlement::Estimate,

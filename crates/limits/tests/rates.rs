@@ -12,8 +12,8 @@ use random::{Random, seeds};
 use tidegate_limits::call::BucketId;
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WhenFull};
 use tidegate_limits::scheduler::{
-    BUCKETS_MAX, BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, Refusal,
-    RefusalReason, Settlement, Supply, WaitReport,
+    BUCKETS_MAX, BucketLimit, BucketOrder, BucketRule, OnExcess, Outcome, Refusal, RefusalReason,
+    Settlement, Supply, WaitReport,
 };
 use tidegate_limits::{
     Burst, Call, Caller, Class, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp,
@@ -41,7 +41,6 @@ fn bucket(burst: f64, fill: f64) -> BucketRule {
             burst: Burst::new(burst).expect("the tests' figures are in range"),
             fill: Fill::new(fill).expect("the tests' figures are in range"),
         },
-        mode: BucketMode::Enforce,
         on_excess: OnExcess::Delay,
         order: BucketOrder::Fair,
         settlement: Settlement::Estimate,
@@ -504,11 +503,6 @@ fn a_bucket_that_changes_keeps_its_tokens_and_its_queue() {
     assert_eq!(gate.drain(), [2]);
     gate.set(bucket(5.0, 0.5));
     gate.sleeps_until(12_000);
-    gate.set(BucketRule {
-        mode: BucketMode::Observe,
-        ..bucket(5.0, 0.5)
-    });
-    assert_eq!(gate.drain(), [3, 4], "an observing bucket holds no call");
 }
 
 #[test]
@@ -574,25 +568,6 @@ fn the_number_of_buckets_is_bounded() {
     let replaced = gate.scheduler.set_bucket(gate.now, id, bucket(1.0, 1.0));
     assert!(replaced.is_ok());
     assert_eq!(gate.scheduler.bucket_ids().count(), BUCKETS_MAX);
-}
-
-#[test]
-fn an_observing_bucket_bars_no_call_and_counts_those_it_would_have_barred() {
-    let mut gate = Gate::limited(BucketRule {
-        mode: BucketMode::Observe,
-        on_excess: OnExcess::Reject,
-        ..bucket(2.0, 1.0)
-    });
-    for id in 0..5 {
-        let call = gate.call(1.0);
-        gate.submit(call, id);
-    }
-    assert_eq!(gate.drain().len(), 5);
-    let now = gate.scheduler.bucket_now(gate.now, BUCKET);
-    let now = now.expect("the bucket is there");
-    assert_eq!((now.counts.charged, now.counts.would_have_delayed), (5, 3));
-    assert_eq!(now.counts.would_have_delayed_for, 6 * SECOND);
-    assert_eq!((now.tokens, now.counts.rejected), (-3.0, 0));
 }
 
 #[test]

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tidegate_limits::pace::{BurstRatio, PaceSpec, Rate, SpecError, SpecScope, Verb};
 use tidegate_limits::quota::{self, LENGTH_MAX, LENGTH_MIN, OutagePolicy, TOTAL_MAX};
-use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess};
+use tidegate_limits::scheduler::{BucketOrder, OnExcess};
 use tidegate_limits::{Burst, Fill};
 
 use super::profiles::{Profiles, burst, fill};
 use super::{Allowance, Handling, QuotaBy, Rule};
+use crate::call::LimitMode;
 use crate::call::claim::{Deadline, QUOTA_KEY_BYTES_MAX};
 use crate::options::kind::{
     DAY, MINUTE, MS, choice, duration, flag, function, integer, is_plain, name, number, parsed,
@@ -75,7 +76,7 @@ options! {
 
         /// "observe" delays no call, and counts the calls that it would delay: to try a limit out. The
         /// default is mode in [limits].
-        mode: BucketMode = choice().or(BucketMode::Enforce);
+        mode: LimitMode = choice().or(LimitMode::Enforce);
 
         /// How a call without tokens is treated. It waits for them ("delay"), or it is
         /// refused at once with rate_limited ("reject"), for clients that retry elsewhere.
@@ -128,7 +129,7 @@ options! {
 
         /// "observe" delays no call, and counts the calls that it would delay: to try a limit out. The
         /// default is mode in [limits].
-        mode: BucketMode = choice().or(BucketMode::Enforce);
+        mode: LimitMode = choice().or(LimitMode::Enforce);
 
         /// For callers: as on_excess of a [[bucket]].
         on_excess: OnExcess = choice().or(OnExcess::Delay);

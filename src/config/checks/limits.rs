@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::admit::LimitMode;
 use crate::admit::options::{LimitsSection, PostponeBy};
+use crate::call::LimitMode;
 use crate::call::sdk::FunctionKind;
 use crate::options::kind::show_duration;
 use crate::options::shown::quoted;

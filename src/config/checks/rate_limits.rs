@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tidegate_limits::Cost;
 use tidegate_limits::bucket::DEBT_MAX_FILL;
 use tidegate_limits::pace::Pace;
-use tidegate_limits::scheduler::BucketMode;
 
 use crate::admit::options::PostponeBy;
+use crate::call::LimitMode;
 use crate::call::costs::Costs;
 use crate::callers::rate_limit::RATE_LIMITS_MAX;
 use crate::callers::rate_limit::options::{BucketSection, PaceScope, PaceSection};
@@ -109,7 +109,7 @@ fn is_closed_for_long(bucket: &BucketSection, profiles: &Profiles, costs: &Costs
     let closed = bucket
         .per_second(profiles)
         .map_or(0.0, |fill| most_expensive / fill);
-    if closed > DEBT_MAX_FILL.as_secs_f64() && bucket.mode.value == BucketMode::Enforce {
+    if closed > DEBT_MAX_FILL.as_secs_f64() && bucket.mode.value == LimitMode::Enforce {
         let at = match bucket.fill.given {
             true => &bucket.fill.mark,
             false => &bucket.section,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tidegate_limits::scheduler::OnExcess;
 
 use super::Report;
-use crate::admit::LimitMode;
+use crate::call::LimitMode;
 use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
 use crate::config::{self, Checked, Config, LoadError, Place, Problem, Severity};

@@ -1,11 +1,12 @@
 //! Callers, rate limits and costs in the config: accepted values and reported mistakes.
 
+use tidegate::call::LimitMode;
 use tidegate::callers::rate_limit::Allowance;
 use tidegate::callers::settings::StaticCaller;
 use tidegate::config::{self, Config, Severity};
 use tidegate_callers::{IdentityField, Label};
 use tidegate_limits::Weight;
-use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess};
+use tidegate_limits::scheduler::{BucketOrder, OnExcess};
 
 use super::LEAST;
 
@@ -125,7 +126,7 @@ fn everything_that_can_be_said_is_understood() {
     };
     assert_eq!(size(slow.rule.allowance), Some((1000.0, 0.2)));
     let handling = slow.rule.handling;
-    assert_eq!(handling.mode, BucketMode::Observe);
+    assert_eq!(handling.mode, LimitMode::Observe);
     assert_eq!(handling.on_excess, OnExcess::Reject);
     assert_eq!(handling.order, BucketOrder::Fifo);
     assert_eq!(handling.settle, Some(false));

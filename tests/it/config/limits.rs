@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::admit::LimitMode;
+use tidegate::call::LimitMode;
 use tidegate::config::{self, Severity};
 
 use super::{LEAST, good, read, with, wrong};

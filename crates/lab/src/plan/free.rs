@@ -15,7 +15,7 @@ use tidegate_limits::{Call, Caller, Hold, Scheduler, Step as Next, Ticket, Times
 use tidegate_record::kind::BucketFields;
 
 use super::feed::submitted;
-use super::give::{CarriedHolds, give};
+use super::give::{CarriedHolds, give, set_bucket};
 use super::given::Event;
 use super::load::{Load, Service, service, tick};
 use super::names::{Name, Names};
@@ -280,7 +280,7 @@ pub(super) fn run<'t>(load: &'t Load<'t>, by: &By<'t>, seed: u64) -> Result<Run,
         }
         for (id, rule) in world.setup.buckets() {
             // There are no more than a sidecar may have.
-            let _ = world.scheduler.set_bucket(now, *id, rule.clone());
+            let _ = world.scheduler.set_bucket(now, id, rule.clone());
         }
     }
     world.go_on(&mut Random::new(seed, JITTER_STREAM))?;
@@ -446,8 +446,8 @@ impl World<'_> {
             }
             (Event::Supply(it), _) if it.by == Supplier::Health && is_probe(it.supply) => {}
             (Event::Bucket(it), Some(other)) => {
-                if let Some((id, rule)) = other.made(it.0).zip(self.setup.rule(&it.1)) {
-                    let _ = self.scheduler.set_bucket(now, id, rule);
+                if let Some(id) = other.made(it.0) {
+                    set_bucket(&mut self.scheduler, now, id, self.setup.rule(&it.1));
                 }
             }
             (Event::BucketGone(id), Some(other)) => {

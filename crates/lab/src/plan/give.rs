@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_limits::call::{Backend, BucketId, Cost, QuotaKey};
 use tidegate_limits::policy::WindowStamp;
-use tidegate_limits::scheduler::Outcome;
+use tidegate_limits::scheduler::{BucketRule, Outcome};
 use tidegate_limits::{Call, Hold, Scheduler, Timestamp};
 use tidegate_record::kind::{CarriedCallFields, CarriedFields};
 
@@ -88,10 +88,7 @@ pub(super) fn give(
             scheduler.supply_fill(now, it.0, it.1);
         }
         Event::Bucket(it) => {
-            if let Some(rule) = setup.rule(&it.1) {
-                // There are no more than the sidecar had.
-                let _ = scheduler.set_bucket(now, it.0, rule);
-            }
+            set_bucket(scheduler, now, it.0, setup.rule(&it.1));
         }
         Event::BucketGone(id) => {
             scheduler.remove_bucket(now, *id, |_| None);
@@ -131,6 +128,21 @@ pub(super) fn give(
         | Event::Costs(_)
         | Event::Woke
         | Event::End => {}
+    }
+}
+
+/// Makes or changes a bucket as `Gate::set_bucket` does. Without a rule it holds no call.
+pub(super) fn set_bucket(
+    scheduler: &mut Scheduler<u32>,
+    now: Timestamp,
+    id: BucketId,
+    rule: Option<BucketRule>,
+) {
+    if let Some(rule) = rule {
+        // There are no more than the sidecar had.
+        let _ = scheduler.set_bucket(now, id, rule);
+    } else {
+        scheduler.remove_bucket(now, id, |call| call.bucket);
     }
 }
 

@@ -8,7 +8,7 @@ use tidegate_callers::Pattern;
 use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::quota::{self, RuleSettings};
 use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, QuotaRule, Settlement,
+    BucketLimit, BucketOrder, BucketRule, OnExcess, QuotaRule, Settlement,
 };
 use tidegate_limits::{Burst, Class, Fill, Policy, Tokens};
 use tidegate_quota::QuotaSettings;
@@ -18,6 +18,7 @@ use super::given::{Configured, Figures};
 use tidegate::admit::{POSTPONED_MAX, Settings, policy};
 use tidegate::app::with_costs;
 use tidegate::call::Destination;
+use tidegate::call::LimitMode;
 use tidegate::call::pace::CostRange;
 use tidegate::callers::{BucketChange, Callers};
 use tidegate::classify::Classifier;
@@ -51,7 +52,7 @@ pub(super) enum CannotReplay {
 pub(super) struct Setup {
     pub(super) settings: Settings,
     /// The buckets of its rate limits, by name.
-    buckets: BTreeMap<Arc<str>, (BucketId, BucketRule)>,
+    buckets: BTreeMap<Arc<str>, (BucketId, Option<BucketRule>)>,
     quotas: Option<QuotaSettings>,
     /// Rules for classes.
     pub(super) classify: tidegate::classify::Settings,
@@ -70,8 +71,9 @@ impl Setup {
         let started = Callers::start(&config.callers, None).ok();
         let callers = started.map(|started| {
             for change in started.buckets {
-                if let BucketChange::Set(id, rule) = change {
-                    buckets.insert(Arc::clone(&rule.name), (id, rule));
+                if let BucketChange::Set(id, rule, mode) = change {
+                    let name = Arc::clone(&rule.name);
+                    buckets.insert(name, (id, (mode == LimitMode::Enforce).then_some(rule)));
                 }
             }
             started.value
@@ -190,17 +192,21 @@ impl Setup {
         self.buckets.get(&*rule.name).map(|(id, _)| *id)
     }
 
-    /// The buckets of its rate limits.
-    pub(super) fn buckets(&self) -> impl Iterator<Item = &(BucketId, BucketRule)> {
-        self.buckets.values()
+    /// The buckets of its rate limits that hold calls.
+    pub(super) fn buckets(&self) -> impl Iterator<Item = (BucketId, &BucketRule)> {
+        let buckets = self.buckets.values();
+        buckets.filter_map(|(id, rule)| Some((*id, rule.as_ref()?)))
     }
 
-    /// The rule of a bucket in a log. A pace is taken from the config, because the line has only
+    /// The rule of a bucket in a log; `None` if it holds no call. A pace is taken from the config, because the line has only
     /// its rate.
     pub(super) fn rule(&self, rule: &BucketFields) -> Option<BucketRule> {
+        if rule.observes {
+            return None;
+        }
         let name: Arc<str> = rule.name.as_str().into();
         let Some(fill) = rule.limit.fill else {
-            return self.buckets.get(&name).map(|(_, rule)| rule.clone());
+            return self.buckets.get(&name)?.1.clone();
         };
         let limit = BucketLimit::Bucket {
             burst: Burst::new(rule.limit.burst).ok()?,
@@ -209,11 +215,6 @@ impl Setup {
         Some(BucketRule {
             name,
             limit,
-            mode: if rule.observes {
-                BucketMode::Observe
-            } else {
-                BucketMode::Enforce
-            },
             on_excess: if rule.rejects {
                 OnExcess::Reject
             } else {

@@ -24,26 +24,12 @@ pub struct BucketRule {
     pub name: Arc<str>,
     /// How many tokens it admits.
     pub limit: BucketLimit,
-    /// Whether it delays calls.
-    pub mode: BucketMode,
     /// The fate of a call for which there are no tokens.
     pub on_excess: OnExcess,
     /// In what order the calls that wait for it go.
     pub order: BucketOrder,
     /// The final charge of a call.
     pub settlement: Settlement,
-}
-
-/// Whether a bucket delays calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BucketMode {
-    /// The bucket delays or refuses calls.
-    #[default]
-    Enforce,
-    /// The bucket only counts the calls that it would delay. Calls are charged down to the largest debt
-    /// ([`DEBT_MAX_FILL`](crate::bucket::DEBT_MAX_FILL)), so a call counts as delayed if it would have waited for
-    /// earlier ones.
-    Observe,
 }
 
 /// The fate of a call for which there are no tokens.
@@ -126,10 +112,6 @@ pub struct BucketCounts {
     pub drawn: f64,
     /// Calls that it admitted.
     pub charged: u64,
-    /// Of these, calls that it admitted only because it observes.
-    pub would_have_delayed: u64,
-    /// How long those would have waited, together.
-    pub would_have_delayed_for: Duration,
     /// Calls that it refused.
     pub rejected: u64,
 }
@@ -160,18 +142,13 @@ impl BucketState {
 
     /// The verdict for a call that would draw from it, behind claims of `ahead`.
     pub(super) fn peek(&self, now: Timestamp, ahead: TokenCount, tokens: Tokens) -> Verdict {
-        match self.rule.mode {
-            BucketMode::Enforce => {
-                let level = self.level.limiter();
-                level.verdict_behind(now, ahead.tokens(), tokens)
-            }
-            BucketMode::Observe => Verdict::Ready,
-        }
+        let level = self.level.limiter();
+        level.verdict_behind(now, ahead.tokens(), tokens)
     }
 
     /// Whether no call waits for its tokens.
     pub(super) fn rejects(&self) -> bool {
-        self.rule.mode == BucketMode::Enforce && self.rule.on_excess == OnExcess::Reject
+        self.rule.on_excess == OnExcess::Reject
     }
 
     /// How long a call that arrives now would wait for earlier calls and for its own tokens.
@@ -181,25 +158,13 @@ impl BucketState {
 
     /// How long a call with this ahead of it waits for that and for its own tokens. `ahead` is in millionths.
     pub(super) fn wait_with(&self, now: Timestamp, ahead: u64, tokens: Tokens) -> Duration {
-        match self.rule.mode {
-            BucketMode::Enforce => {
-                let ahead = TokenCount::from_micros(ahead).tokens();
-                self.level.limiter().wait_behind(now, ahead, tokens)
-            }
-            BucketMode::Observe => Duration::ZERO,
-        }
+        let ahead = TokenCount::from_micros(ahead).tokens();
+        self.level.limiter().wait_behind(now, ahead, tokens)
     }
 
     /// Charges a call that leaves the queue.
     pub(super) fn draw(&mut self, now: Timestamp, tokens: Tokens) -> TokenDraw {
         self.counts.charged += 1;
-        let level = self.level.limiter();
-        if self.rule.mode == BucketMode::Observe && !level.has(now, tokens) {
-            let delay = level.delay_until_available(now, tokens);
-            self.counts.would_have_delayed += 1;
-            self.counts.would_have_delayed_for =
-                self.counts.would_have_delayed_for.saturating_add(delay);
-        }
         let taken = self.level.draw(now, tokens);
         self.counts.drawn += taken.tokens;
         taken

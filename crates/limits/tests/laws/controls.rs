@@ -3,7 +3,7 @@
 use tidegate_limits::bucket::TokenLimiter;
 use tidegate_limits::call::BucketId;
 use tidegate_limits::policy::LimitRule;
-use tidegate_limits::scheduler::{BucketLimit, BucketMode, BucketRule};
+use tidegate_limits::scheduler::{BucketLimit, BucketRule};
 use tidegate_limits::{Call, Limit, TokenBucket, Tokens};
 
 use crate::laws::policies::{Shape, random_bucket};
@@ -83,7 +83,6 @@ pub(crate) fn bucket_model(seed: u64, reload: Reload) -> Result<(), Violation> {
         one_slot_more: false,
     };
     let rule = |random: &mut Random| BucketRule {
-        mode: BucketMode::Enforce,
         ..random_bucket(random, shape)
     };
     let first = rule(&mut random);

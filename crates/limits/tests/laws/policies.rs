@@ -6,9 +6,7 @@ use tidegate_limits::call::Backend;
 use tidegate_limits::policy::{
     ClassShare, LimitRule, Postpone, Reserve, Scope, WhenFull, WindowShape, WindowStamp,
 };
-use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Settlement,
-};
+use tidegate_limits::scheduler::{BucketLimit, BucketOrder, BucketRule, OnExcess, Settlement};
 use tidegate_limits::{Burst, Class, Fill, Limit, Policy};
 
 use crate::nanos;
@@ -126,11 +124,6 @@ pub(crate) fn random_bucket(random: &mut Random, shape: Shape) -> BucketRule {
     BucketRule {
         name: "bucket".into(),
         limit: BucketLimit::Bucket { burst, fill },
-        mode: if random.one_in(5) {
-            BucketMode::Observe
-        } else {
-            BucketMode::Enforce
-        },
         on_excess: if random.one_in(4) {
             OnExcess::Reject
         } else {

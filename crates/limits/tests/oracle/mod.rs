@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tidegate_limits::call::BucketId;
 use tidegate_limits::policy::{LimitRule, Scope, WindowShape, WindowStamp};
-use tidegate_limits::scheduler::{BucketMode, BucketRule, OnExcess, Settlement, Supplier, Supply};
+use tidegate_limits::scheduler::{BucketRule, OnExcess, Settlement, Supplier, Supply};
 use tidegate_limits::{Call, Fill, Limit, Timestamp, Tokens};
 
 /// Numbers of tokens this close are the same: they are sums of fractions of two, except for
@@ -169,8 +169,7 @@ impl Oracle {
             return true;
         };
         let (level, rule) = bucket.level(now);
-        rule.mode == BucketMode::Observe
-            || level >= call.tokens.get().min(rule.limit.most()) + spare
+        level >= call.tokens.get().min(rule.limit.most()) + spare
     }
 
     /// Whether there will be enough by then, as far as one can tell now: a supply that runs out
@@ -182,9 +181,7 @@ impl Oracle {
         let (level, rule) = bucket.level(now);
         let flows = (deadline - now) as f64 * 1e-9 * bucket.flows(now);
         let most = rule.limit.most();
-        rule.mode == BucketMode::Observe
-            || (level + flows).min(most) >= call.tokens.get().min(most) + CLOSE
-            || level >= most
+        (level + flows).min(most) >= call.tokens.get().min(most) + CLOSE || level >= most
     }
 
     pub(crate) fn bucket(&self, call: &Call) -> Option<&BucketHistory> {
@@ -400,9 +397,6 @@ impl Oracle {
             let [(_, Happened::Set(rule)), draws @ ..] = &bucket.events[..] else {
                 return Err(format!("{id:?} was never made"));
             };
-            if rule.mode == BucketMode::Observe {
-                continue;
-            }
             for (nth, (from, first)) in draws.iter().enumerate() {
                 let first = match *first {
                     Happened::Drawn(first) => first,
@@ -630,9 +624,7 @@ impl BucketHistory {
     /// Whether a call that comes now, behind this many tokens, is refused.
     pub(crate) fn rejects(&self, now: u64, ahead: f64, cost: f64, spare: f64) -> bool {
         let (level, rule) = self.level(now);
-        rule.mode == BucketMode::Enforce
-            && rule.on_excess == OnExcess::Reject
-            && level - ahead < cost.min(rule.limit.most()) + spare
+        rule.on_excess == OnExcess::Reject && level - ahead < cost.min(rule.limit.most()) + spare
     }
 }
 

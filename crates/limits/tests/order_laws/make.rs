@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_limits::pace::{BurstRatio, Pace, Rate};
 use tidegate_limits::quota::{OutagePolicy, RuleSettings, WindowRule};
 use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, QuotaRule, Settlement,
+    BucketLimit, BucketOrder, BucketRule, OnExcess, QuotaRule, Settlement,
 };
 use tidegate_limits::{Burst, Fill, Limit};
 
@@ -150,7 +150,6 @@ fn bucket(random: &mut Random) -> (BucketRule, Met) {
             burst: Burst::new(5.0).expect("a burst"),
             fill: Fill::new(rate).expect("a fill"),
         },
-        mode: BucketMode::Enforce,
         on_excess: OnExcess::Delay,
         order: BucketOrder::Fair,
         settlement: Settlement::Estimate,
