@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test laws nextest check docs site manifests deny advisories loom mutants peers clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers fuzz order \
+.PHONY: run test laws nextest check docs site manifests deny advisories loom mutants peers clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers fuzz \
   packages packages-twice packages-tools try-packages try-here s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -136,13 +136,6 @@ promtool:
 	  echo "installing promtool and Prometheus"; \
 	  SUDO=$$(command -v sudo || true); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends prometheus >/dev/null; }
-
-# Finds out which functions a sidecar runs, for link/order.txt. Run it after an upgrade of dependencies or of the compiler.
-# Needs valgrind. (docs/decisions/0014)
-order:
-	$(CARGO) rustc --release --bin tidegate -- -C strip=none
-	$(CARGO) build -p tidegate-lab
-	python3 link/order.py target/release/tidegate target/debug/tidegate-lab
 
 # Tidegate beside HAProxy, nginx and two bare proxies; half an hour. Writes docs/reports/benchmarks.md. ONLY=http measures a
 # part, prints its tables and writes nothing: socket, http, memory, storm, users, callers, core.

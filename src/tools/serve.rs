@@ -16,7 +16,7 @@ use tidegate_runtime::lock;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinSet, spawn_blocking};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::client::Address;
 use super::runtime_file::{self, RuntimeFile};
@@ -89,11 +89,20 @@ fn serve(
         );
         service_manager::keep_sockets(app.listening_sockets());
         service_manager::ready();
+        #[expect(clippy::disallowed_methods, reason = "on a thread that waits")]
+        spawn_blocking(unmap_start);
         Ok::<_, String>(until_stopped(app, signals, path, written).await)
     });
     // Do not wait for a reload or a save that hangs.
     runtime.shutdown_background();
     ended(&logs, finished)
+}
+
+/// Unmaps the code that only a start or a reload needs. It stays in the kernel's cache.
+fn unmap_start() {
+    if let Err(error) = tidegate_mapping::unmap_unused_code() {
+        debug!(%error, "the code that only a start needs stays mapped");
+    }
 }
 
 /// A sidecar that has not read its config yet.
@@ -324,6 +333,7 @@ async fn until_signalled(
                     restore_runtime_file(&app, &path, &written);
                     service_manager::keep_sockets(app.listening_sockets());
                     service_manager::ready();
+                    unmap_start();
                 });
                 continue;
             }

@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 
 use crate::sidecar::Sidecar;
 use crate::support::{
-    Held, OK, PATIENCE, Scripted, Stack, array, json, one_listener, read_all, read_until, reset,
-    until,
+    Held, OK, PATIENCE, Scripted, Stack, array, ask, json, one_listener, read_all, read_until,
+    reset, until,
 };
 
 const REQUEST: &str = "GET /host HTTP/1.1\r\nHost: t\r\n\r\n";
@@ -268,25 +268,15 @@ fn resident_mib(pid: u32) -> u64 {
 
 /// Resident memory of a process.   KiB
 fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .expect("a process has memory");
-    line.split_whitespace()
-        .next()
-        .and_then(|kib| kib.parse().ok())
-        .expect("a number")
+    status_kib(pid, "VmRSS:")
 }
 
-/// Memory of a process that no file backs.   KiB
-fn anonymous_kib(pid: u32) -> u64 {
+/// A figure of the status of a process.   KiB
+fn status_kib(pid: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"));
-    let amount = line.and_then(|line| line.split_whitespace().next());
-    amount.and_then(|kib| kib.parse().ok()).expect("a number")
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let figure = line.and_then(|line| line.split_whitespace().next());
+    figure.and_then(|it| it.parse().ok()).expect("a number")
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -306,8 +296,8 @@ async fn memory_of_reading_ten_thousand_callers_returns_to_the_system() {
     let sidecar = Sidecar::start(&text).await;
     let started = Instant::now();
     // Free memory is returned after 10 s.
-    while anonymous_kib(sidecar.pid) > 60 << 10 {
-        let kib = anonymous_kib(sidecar.pid);
+    while status_kib(sidecar.pid, "RssAnon:") > 60 << 10 {
+        let kib = status_kib(sidecar.pid, "RssAnon:");
         assert!(started.elapsed() < 2 * PATIENCE, "{kib} KiB are kept");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
@@ -576,4 +566,20 @@ async fn without_file_descriptors_it_neither_ends_nor_spins() {
     held.go.notify_one();
     assert_eq!(json(&read_all(&mut late).await)["overallRC"], 0);
     assert_eq!(sidecar.metric("tidegate_accept_errors_total").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn code_that_only_a_start_or_a_reload_needs_is_not_mapped_at_rest() {
+    let backend = Scripted::in_both_dialects().await;
+    let text = one_listener(backend.addr, "", "");
+    let sidecar = Sidecar::start(&text).await;
+    let pid = sidecar.pid;
+    // What a start has mapped of a program without optimisation is more than this.
+    let is_small = || resident_kib(pid) + 3 * 1024 < status_kib(pid, "VmHWM:");
+    for moment in ["the start", "a reload"] {
+        until(is_small, || format!("unmapped code after {moment}")).await;
+        let answer = ask(sidecar.listener("test").await, array("guest_get_info", "X")).await;
+        assert_eq!(json(&answer)["overallRC"], 0, "{answer}");
+        sidecar.reload(&text).await;
+    }
 }

@@ -126,7 +126,6 @@ fn every_file_that_the_build_reads_is_in_the_docker_context() {
         "Cargo.toml",
         "Cargo.lock",
         "build.rs",
-        "link/order.txt",
         "src/main.rs",
         "benches/quota.rs",
     ];

@@ -1,7 +1,7 @@
-//! Maps a file as 64-bit words. A store is in the file when it has returned, whatever becomes of the process, and takes
-//! no system call.
+//! Maps a file as 64-bit words, and unmaps what the process no longer needs of its own program.
 //!
-//! No other crate of the workspace has `unsafe`. Why it is sound:
+//! A store into a mapped word is in the file when it has returned, whatever becomes of the process, and takes no system
+//! call. No other crate of the workspace has `unsafe`. Why it is sound:
 //!
 //! - **The pointer**: the map is made once, is page-aligned (so each word is aligned to 8), has at least `8 * words`
 //!   bytes, and lives as long as [`MappedFile`]. Each place is checked against `words` before it becomes a pointer.
@@ -11,6 +11,8 @@
 //!   other program has opened, and reserves its blocks, so a full disk is an error there and not a signal later. A
 //!   program that truncates the file afterwards ends this process, which is not unsound.
 
+mod program;
+
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, fallocate};
 use tidegate_ledger::Memory;
+
+pub use program::unmap_unused_code;
 
 /// A file that is mapped as words.
 #[derive(Debug)]
