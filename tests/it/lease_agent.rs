@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use tidegate_lease_server::agent::{Agent, Options, Running};
+use tidegate_lease_server::agent::{Agent, Options, RunningAgent};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -23,18 +23,18 @@ struct Command {
 
 struct Stage {
     mock: Mock,
-    agent: Running,
+    agent: RunningAgent,
     _serving: JoinSet<()>,
 }
 
 /// An agent that asks this server.
-pub(crate) async fn agent_of(server: &str, more: &[&str]) -> Running {
+pub(crate) async fn agent_of(server: &str, more: &[&str]) -> RunningAgent {
     let given = ["agent", "--server", server, "--bind", "127.0.0.1:0"];
     let command = Command::parse_from(given.iter().chain(more));
     Agent::start(command.options).await.expect("it starts")
 }
 
-async fn sent(agent: &Running, head: &str, body: &str) -> TcpStream {
+async fn sent(agent: &RunningAgent, head: &str, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(agent.addr()).await.expect("it listens");
     let request = format!(
         "{head} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
@@ -49,7 +49,7 @@ async fn sent(agent: &Running, head: &str, body: &str) -> TcpStream {
 }
 
 /// The answer of the agent: status and body; null if there is none.
-pub(crate) async fn asked(agent: &Running, head: &str, body: &str) -> (u16, Value) {
+pub(crate) async fn asked(agent: &RunningAgent, head: &str, body: &str) -> (u16, Value) {
     read(sent(agent, head, body).await).await
 }
 

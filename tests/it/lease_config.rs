@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tidegate::config::{Place, Problem, Problems};
-use tidegate_lease_server::config::{self as config, LeaseServer, Rules};
+use tidegate_lease_server::config::{self as config, LeaseServerSettings, Rules};
 use tidegate_leases::book::Split;
 use tidegate_leases::server::{Frees, Templates};
 
@@ -14,7 +14,7 @@ const EXAMPLE: &str = include_str!("../../config.lease-server.toml.example");
 const RULE: &str = "[[resource]]\nglob = \"*\"\ncapacity = 100\n";
 
 #[track_caller]
-fn good(text: &str) -> LeaseServer {
+fn good(text: &str) -> LeaseServerSettings {
     match config::read(text, "leases.toml") {
         Ok((config, _)) => config,
         Err(problems) => panic!("{text}\n{problems}"),
@@ -49,7 +49,7 @@ fn says(problems: &Problems, line: usize, words: &[&str]) {
     }
 }
 
-fn rules(config: &LeaseServer) -> &Templates {
+fn rules(config: &LeaseServerSettings) -> &Templates {
     match &config.rules {
         Rules::Here(templates) => templates,
         other => panic!("{other:?}"),

@@ -212,27 +212,27 @@ pub struct Agent {
     registry: Registry,
     defaults: ResourceOptions,
     forget_after: Duration,
-    opened: Mutex<BTreeMap<String, Opened>>,
+    opened: Mutex<BTreeMap<String, CachedResource>>,
     guards: Guards,
     /// Claimed while it runs.
     _name: Option<ProcessName>,
 }
 
 #[derive(Debug)]
-struct Opened {
-    handle: Opening,
+struct CachedResource {
+    handle: ResourceHandle,
     used: Instant,
 }
 
 #[derive(Clone, Debug)]
-enum Opening {
+enum ResourceHandle {
     Rate(RateResource),
     Gauge(GaugeResource),
 }
 
 /// Why a resource was not opened.
 #[derive(Debug, thiserror::Error)]
-enum NotOpened {
+enum OpenFailure {
     #[error(transparent)]
     Refused(#[from] OpenError),
     #[error("all resources that this agent keeps are in use")]
@@ -241,13 +241,13 @@ enum NotOpened {
 
 /// A running agent. Dropping it stops it.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningAgent {
     addr: SocketAddr,
     agent: Arc<Agent>,
     _stop: DropGuard,
 }
 
-impl Running {
+impl RunningAgent {
     /// Address of the agent.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
@@ -267,7 +267,7 @@ impl Agent {
     ///
     /// An address that cannot be listened on, or is not a loopback address: any program that can
     /// reach it can use up the leases of others.
-    pub async fn start(options: Options) -> io::Result<Running> {
+    pub async fn start(options: Options) -> io::Result<RunningAgent> {
         let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
         let bind = options.bind;
         if !bind.ip().to_canonical().is_loopback() {
@@ -311,7 +311,7 @@ impl Agent {
         let stop = CancellationToken::new();
         let router = routes::router(Arc::clone(&agent), options.allowed_hosts.into());
         tokio::spawn(serve(listener, router, Arc::clone(&agent), stop.clone()));
-        Ok(Running {
+        Ok(RunningAgent {
             addr,
             agent,
             _stop: stop.drop_guard(),
@@ -319,28 +319,28 @@ impl Agent {
     }
 
     /// The resource with this id as a rate, opened if it is new.
-    fn rate(&self, id: &str) -> Result<RateResource, NotOpened> {
-        let open = || Ok(Opening::Rate(self.client.rate(id, self.defaults)?));
+    fn rate(&self, id: &str) -> Result<RateResource, OpenFailure> {
+        let open = || Ok(ResourceHandle::Rate(self.client.rate(id, self.defaults)?));
         match self.open(id, open)? {
-            Opening::Rate(rate) => Ok(rate),
-            Opening::Gauge(_) => Err(OpenError::OtherKind(id.to_owned()).into()),
+            ResourceHandle::Rate(rate) => Ok(rate),
+            ResourceHandle::Gauge(_) => Err(OpenError::OtherKind(id.to_owned()).into()),
         }
     }
 
     /// The resource with this id as a gauge, opened if it is new.
-    fn gauge(&self, id: &str) -> Result<GaugeResource, NotOpened> {
-        let open = || Ok(Opening::Gauge(self.client.gauge(id, self.defaults)?));
+    fn gauge(&self, id: &str) -> Result<GaugeResource, OpenFailure> {
+        let open = || Ok(ResourceHandle::Gauge(self.client.gauge(id, self.defaults)?));
         match self.open(id, open)? {
-            Opening::Gauge(gauge) => Ok(gauge),
-            Opening::Rate(_) => Err(OpenError::OtherKind(id.to_owned()).into()),
+            ResourceHandle::Gauge(gauge) => Ok(gauge),
+            ResourceHandle::Rate(_) => Err(OpenError::OtherKind(id.to_owned()).into()),
         }
     }
 
     fn open(
         &self,
         id: &str,
-        open: impl FnOnce() -> Result<Opening, OpenError>,
-    ) -> Result<Opening, NotOpened> {
+        open: impl FnOnce() -> Result<ResourceHandle, OpenError>,
+    ) -> Result<ResourceHandle, OpenFailure> {
         let mut opened = lock(&self.opened);
         let used = Instant::now();
         if let Some(known) = opened.get_mut(id) {
@@ -350,11 +350,11 @@ impl Agent {
         if opened.len() >= RESOURCES_MAX {
             self.forget_idle(&mut opened, used);
             if opened.len() >= RESOURCES_MAX {
-                return Err(NotOpened::TooMany);
+                return Err(OpenFailure::TooMany);
             }
         }
         let handle = open()?;
-        let new = Opened {
+        let new = CachedResource {
             handle: handle.clone(),
             used,
         };
@@ -363,7 +363,7 @@ impl Agent {
     }
 
     /// Releases idle resources, without waiting operations or places in use.
-    fn forget_idle(&self, opened: &mut BTreeMap<String, Opened>, now: Instant) {
+    fn forget_idle(&self, opened: &mut BTreeMap<String, CachedResource>, now: Instant) {
         opened.retain(|_, opened| {
             let state = opened.handle.state();
             let is_recent = now.duration_since(opened.used) < self.forget_after;
@@ -379,7 +379,7 @@ impl Agent {
     }
 }
 
-impl Opening {
+impl ResourceHandle {
     fn state(&self) -> ResourceState {
         match self {
             Self::Rate(rate) => rate.state(),

@@ -19,7 +19,7 @@ struct TidegateLeases {
 #[derive(Debug, Subcommand)]
 enum LeaseCommand {
     /// Run a capacity server: it shares one capacity among many clients
-    Server(server::Arguments),
+    Server(server::LeaseServerArguments),
     /// Share leased capacity with programs on this machine, over HTTP and JSON
     Agent(Box<agent::Options>),
 }

@@ -24,7 +24,7 @@ use tidegate_runtime::zookeeper;
 
 use self::options::{
     BoundsSection, ClientTlsSection, ElectionSection, Engine, EtcdSection, LogSection, RootSection,
-    Source, ZooKeeperSection,
+    RuleSource, ZooKeeperSection,
 };
 use tidegate::config::certificates::{self, Files};
 use tidegate::config::checks::asks_with_an_authority;
@@ -60,7 +60,7 @@ const DESCRIPTORS_KEPT: u64 = 128;
 
 /// Everything that the config decides, checked.
 #[derive(Clone, Debug)]
-pub struct LeaseServer {
+pub struct LeaseServerSettings {
     /// Where clients ask.
     pub bind: SocketAddr,
     /// Where there is something to see, if anywhere.
@@ -110,14 +110,14 @@ pub enum Rules {
 
 /// A config without an error.
 #[derive(Clone, Debug)]
-pub struct Checked {
+pub struct LoadedConfig {
     /// The settings.
-    pub config: LeaseServer,
+    pub config: LeaseServerSettings,
     /// Options that work and were probably not meant.
     pub warnings: Problems,
 }
 
-impl LeaseServer {
+impl LeaseServerSettings {
     /// The settings of the machine, at a process's start.
     #[must_use]
     pub fn machine(&self, epoch: Epoch) -> ServerSettings {
@@ -220,14 +220,14 @@ fn rule_for_people(rule: &Template) -> String {
 /// # Errors
 ///
 /// A file that can't be read, is no UTF-8 or is larger than 1 MiB; or every mistake in it.
-pub fn load(path: &Path) -> Result<Checked, LoadError> {
+pub fn load(path: &Path) -> Result<LoadedConfig, LoadError> {
     let text = read_text(path)?;
     let origin = path.display().to_string();
     let (mut config, warnings) = read(&text, &origin)?;
     if let Rules::File { path, templates } = &mut config.rules {
         *templates = load_templates(path)?;
     }
-    Ok(Checked { config, warnings })
+    Ok(LoadedConfig { config, warnings })
 }
 
 /// The log format of a config that has mistakes elsewhere. The default if even this cannot be read.
@@ -255,7 +255,7 @@ pub fn load_templates(path: &Path) -> Result<Templates, LoadError> {
 /// # Errors
 ///
 /// Every mistake, warnings included.
-pub fn read(text: &str, origin: &str) -> Result<(LeaseServer, Problems), Problems> {
+pub fn read(text: &str, origin: &str) -> Result<(LeaseServerSettings, Problems), Problems> {
     let mut reading = Reading::of(text, FORM);
     let config = root(&reading.root());
     let problems = Problems::new(origin, text, reading.problems());
@@ -309,7 +309,7 @@ pub fn options() -> BTreeMap<String, String> {
 }
 
 /// `None` only where something was reported.
-fn root(section: &Section<'_>) -> Option<LeaseServer> {
+fn root(section: &Section<'_>) -> Option<LeaseServerSettings> {
     let notes = section.notes();
     let mut own = RootSection::read(section);
     let bounds: BoundsSection = section.section("bounds").read();
@@ -357,7 +357,7 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
         parent_tls.write_under("parent_tls", &mut shown);
     }
     let (shown, _) = shown.finish();
-    Some(LeaseServer {
+    Some(LeaseServerSettings {
         bind,
         tls: tls_loaded?,
         parent_tls: parent_tls_loaded?,
@@ -415,11 +415,11 @@ fn rules_of(
     notes: &Notes,
 ) -> Option<Rules> {
     match (&own.resources.value, templates) {
-        (Some(Source::File(path)), _) => Some(Rules::File {
+        (Some(RuleSource::File(path)), _) => Some(Rules::File {
             path: path.clone(),
             templates: Templates::default(),
         }),
-        (Some(Source::Etcd(key)), _) => {
+        (Some(RuleSource::Etcd(key)), _) => {
             let store = etcd.needed_by(&own.resources, notes);
             store.map(|store| Rules::Etcd {
                 store,

@@ -44,7 +44,7 @@ pub struct StartError {
 pub struct LeaseServer {
     address: SocketAddr,
     status_address: Option<SocketAddr>,
-    rules: Arc<Current>,
+    rules: Arc<CurrentRules>,
     stop: CancellationToken,
     /// Ends when every answer under way was sent.
     serving: JoinHandle<()>,
@@ -59,13 +59,13 @@ pub struct LeaseServer {
 }
 
 /// The rules in force.
-struct Current {
+struct CurrentRules {
     service: CapacityService,
     templates: Arc<Live<Templates>>,
     metrics: Arc<Metrics>,
 }
 
-impl Current {
+impl CurrentRules {
     fn apply(&self, templates: Templates) {
         self.service.apply(templates.clone());
         self.templates.set(templates);
@@ -81,7 +81,7 @@ impl LeaseServer {
     /// # Errors
     ///
     /// If an address cannot be used; then no part is running.
-    pub async fn start(config: &config::LeaseServer) -> Result<Self, StartError> {
+    pub async fn start(config: &config::LeaseServerSettings) -> Result<Self, StartError> {
         let (templates, followed) = first_rules(&config.rules).await;
         let listener = bind(config.bind, "leases")?;
         let status = config
@@ -104,7 +104,7 @@ impl LeaseServer {
         let machine = config.machine(epoch);
         let service = CapacityService::new(machine, templates.clone(), clock, mastership.clone());
         let metrics = Arc::new(Metrics::default());
-        let rules = Arc::new(Current {
+        let rules = Arc::new(CurrentRules {
             service: service.clone(),
             templates: Arc::new(Live::new(templates)),
             metrics: Arc::clone(&metrics),
@@ -223,25 +223,25 @@ fn bind(address: SocketAddr, what: &'static str) -> Result<tokio::net::TcpListen
 }
 
 /// The rules of the config. If they are in etcd, waits for the first valid ones, and returns how to follow them.
-async fn first_rules(rules: &Rules) -> (Templates, Option<Followed>) {
+async fn first_rules(rules: &Rules) -> (Templates, Option<WatchedRules>) {
     match rules {
         Rules::Here(templates) | Rules::File { templates, .. } => (templates.clone(), None),
         Rules::Etcd { store, key } => {
-            let mut followed = Followed::new(store.clone(), key);
+            let mut followed = WatchedRules::new(store.clone(), key);
             (followed.first().await, Some(followed))
         }
     }
 }
 
 /// Rules in a key of etcd.
-struct Followed {
+struct WatchedRules {
     client: etcd::EtcdClient,
     key: String,
     /// The revision after which changes count.
     from: u64,
 }
 
-impl Followed {
+impl WatchedRules {
     fn new(store: etcd::EtcdSettings, key: &str) -> Self {
         Self {
             client: etcd::EtcdClient::new(store),
@@ -289,7 +289,7 @@ impl Followed {
     }
 
     /// Applies every change at once. A change with a mistake changes nothing.
-    async fn follow(mut self, current: Arc<Current>) {
+    async fn follow(mut self, current: Arc<CurrentRules>) {
         let mut back_off = BackOff::gentle(PAUSE_FIRST);
         loop {
             let range = etcd::Range::key(self.key.as_bytes());
@@ -328,7 +328,7 @@ impl Followed {
         }
     }
 
-    fn take(&self, text: Option<Vec<u8>>, current: &Current) {
+    fn take(&self, text: Option<Vec<u8>>, current: &CurrentRules) {
         match text.map(|text| self.parse(&text)) {
             Some(Ok(templates)) => current.apply(templates),
             Some(Err(())) => {
@@ -341,7 +341,7 @@ impl Followed {
 }
 
 /// The bounds of connections, lowered to what the limit of open files leaves room for.
-fn reach(config: &config::LeaseServer) -> NetworkBounds {
+fn reach(config: &config::LeaseServerSettings) -> NetworkBounds {
     let mut reach = config.reach;
     if let Some(fit) = config.connections_that_fit(descriptors::in_force()) {
         warn!(

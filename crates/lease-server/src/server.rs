@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use tidegate_runtime::command::{note, printed};
 use tracing::{error, info, warn};
 
-use crate::config::{self, Checked, DEFAULT_PATH, Rules};
+use crate::config::{self, DEFAULT_PATH, LoadedConfig, Rules};
 use crate::running::LeaseServer;
 use tidegate::config::LoadError;
 use tidegate::listen::descriptors;
@@ -16,7 +16,7 @@ use tidegate::tools::service_manager;
 
 /// The arguments of the command.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Arguments {
+pub(crate) struct LeaseServerArguments {
     /// The config file
     #[arg(long, short, env = "TIDEGATE_LEASE_CONFIG", default_value = DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
@@ -28,14 +28,14 @@ pub(crate) struct Arguments {
 
 /// Runs the server. Exit code 0 after a drain that finished everything, 1 otherwise.
 #[expect(clippy::disallowed_methods, reason = "it serves no client yet")]
-pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
+pub(crate) fn run(arguments: &LeaseServerArguments, graphical: bool) -> ExitCode {
     // One lock guards all decisions: more threads would wait for it.
     let (runtime, signals) = match begin() {
         Ok(begun) => begun,
         Err(message) => return plain(&message),
     };
     let path = &arguments.config;
-    let Checked { config, warnings } = match config::load(path) {
+    let LoadedConfig { config, warnings } = match config::load(path) {
         Ok(checked) => checked,
         // A check draws the mistakes for people, like `tidegate check`.
         Err(error) if arguments.check => return plain(&error.render(graphical)),
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
 }
 
 async fn until_stopped(
-    config: config::LeaseServer,
+    config: config::LeaseServerSettings,
     mut signals: Signals,
     path: &Path,
 ) -> Result<bool, String> {
@@ -87,7 +87,7 @@ async fn until_stopped(
 
 async fn until_signalled(
     server: LeaseServer,
-    config: &config::LeaseServer,
+    config: &config::LeaseServerSettings,
     mut signals: Signals,
     path: &Path,
 ) -> bool {
@@ -118,7 +118,11 @@ async fn until_signalled(
 }
 
 /// Applies the rules and the certificates in the current files. An invalid file changes nothing.
-fn reload(server: &LeaseServer, loaded: Result<Checked, LoadError>, config: &config::LeaseServer) {
+fn reload(
+    server: &LeaseServer,
+    loaded: Result<LoadedConfig, LoadError>,
+    config: &config::LeaseServerSettings,
+) {
     let checked = match loaded {
         Ok(checked) => checked,
         Err(error) => {

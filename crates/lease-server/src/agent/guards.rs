@@ -16,19 +16,19 @@ const GUARDS_MAX: usize = 100_000;
 /// Every place that is held.
 #[derive(Debug, Default)]
 pub(super) struct Guards {
-    held: Mutex<Held>,
+    held: Mutex<GuardTable>,
     /// Another place may be the next to expire now.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Held {
-    by_token: BTreeMap<String, Place>,
+struct GuardTable {
+    by_token: BTreeMap<String, GuardEntry>,
     by_end: BTreeSet<(Instant, String)>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct GuardEntry {
     id: String,
     ends: Instant,
     _guard: Guard,
@@ -45,7 +45,7 @@ impl Guards {
             return None;
         }
         held.by_end.insert((ends, token.clone()));
-        let place = Place {
+        let place = GuardEntry {
             id: id.to_owned(),
             ends,
             _guard: guard,

@@ -24,7 +24,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 
-use super::{Agent, NotOpened};
+use super::{Agent, OpenFailure};
 
 /// The largest body.   bytes
 const BODY_MAX: usize = 1024;
@@ -35,15 +35,15 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(300);
 const TTL: Duration = Duration::from_secs(60);
 const TTL_MAX: Duration = Duration::from_secs(3600);
 
-type Shared = State<Arc<Agent>>;
+type AgentState = State<Arc<Agent>>;
 type OneId = Result<Path<String>, PathRejection>;
 type IdAndToken = Result<Path<(String, String)>, PathRejection>;
-type Asked = Result<Query<Question>, QueryRejection>;
+type ParsedQuery = Result<Query<QueryParameters>, QueryRejection>;
 
 /// The query parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Question {
+struct QueryParameters {
     cost: Option<f64>,
     /// Seconds.
     timeout: Option<f64>,
@@ -86,7 +86,11 @@ pub(super) fn router(agent: Arc<Agent>, allowed_hosts: Arc<[Box<str>]>) -> Route
         )
 }
 
-async fn wait(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response, Refused> {
+async fn wait(
+    State(agent): AgentState,
+    id: OneId,
+    asked: ParsedQuery,
+) -> Result<Response, ErrorReply> {
     let (Path(id), Query(asked)) = (id?, asked?);
     absent("ttl", asked.ttl)?;
     let cost = Tokens::new(asked.cost.unwrap_or(1.0))
@@ -97,7 +101,11 @@ async fn wait(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response,
     Ok(Json(json!({ "waited_seconds": waited_seconds })).into_response())
 }
 
-async fn enter(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response, Refused> {
+async fn enter(
+    State(agent): AgentState,
+    id: OneId,
+    asked: ParsedQuery,
+) -> Result<Response, ErrorReply> {
     let (Path(id), Query(asked)) = (id?, asked?);
     absent("cost", asked.cost)?;
     let patience = seconds("timeout", asked.timeout, TIMEOUT, TIMEOUT_MAX)?;
@@ -106,7 +114,7 @@ async fn enter(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response
     let (guard, waited_seconds) = within(patience, gauge.enter()).await?;
     let token = agent.guards.keep(&id, guard, ttl).ok_or_else(|| {
         let why = "too many places are held through this agent";
-        Refused::new(StatusCode::SERVICE_UNAVAILABLE, why)
+        ErrorReply::new(StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
     let entered = json!({
         "token": token,
@@ -116,7 +124,11 @@ async fn enter(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response
     Ok(Json(entered).into_response())
 }
 
-async fn renew(State(agent): Shared, path: IdAndToken, asked: Asked) -> Result<Response, Refused> {
+async fn renew(
+    State(agent): AgentState,
+    path: IdAndToken,
+    asked: ParsedQuery,
+) -> Result<Response, ErrorReply> {
     let (Path((id, token)), Query(asked)) = (path?, asked?);
     absent("cost", asked.cost)?;
     absent("timeout", asked.timeout)?;
@@ -124,30 +136,38 @@ async fn renew(State(agent): Shared, path: IdAndToken, asked: Asked) -> Result<R
     held(agent.guards.renew(&id, &token, ttl))
 }
 
-async fn give_back(State(agent): Shared, path: IdAndToken) -> Result<Response, Refused> {
+async fn give_back(State(agent): AgentState, path: IdAndToken) -> Result<Response, ErrorReply> {
     let Path((id, token)) = path?;
     held(agent.guards.give_back(&id, &token))
 }
 
-async fn rate_wants(State(agent): Shared, id: OneId, body: Bytes) -> Result<Response, Refused> {
+async fn rate_wants(
+    State(agent): AgentState,
+    id: OneId,
+    body: Bytes,
+) -> Result<Response, ErrorReply> {
     let (Path(id), wants) = (id?, wants(&body)?);
     agent.rate(&id)?.set_wants(wants)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn gauge_wants(State(agent): Shared, id: OneId, body: Bytes) -> Result<Response, Refused> {
+async fn gauge_wants(
+    State(agent): AgentState,
+    id: OneId,
+    body: Bytes,
+) -> Result<Response, ErrorReply> {
     let (Path(id), wants) = (id?, wants(&body)?);
     agent.gauge(&id)?.set_wants(wants)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn resources(State(agent): Shared) -> Response {
+async fn resources(State(agent): AgentState) -> Response {
     let resources = agent.client.resources();
-    let shown: Vec<Shown> = resources.iter().map(Shown::of).collect();
+    let shown: Vec<ResourceView> = resources.iter().map(ResourceView::of).collect();
     Json(shown).into_response()
 }
 
-async fn metrics(State(agent): Shared) -> Response {
+async fn metrics(State(agent): AgentState) -> Response {
     agent.registry.text().into_response()
 }
 
@@ -155,18 +175,18 @@ async fn metrics(State(agent): Shared) -> Response {
 async fn within<T>(
     patience: Duration,
     waiting: impl Future<Output = Result<T, WaitError>>,
-) -> Result<(T, f64), Refused> {
+) -> Result<(T, f64), ErrorReply> {
     let began = Instant::now();
     let ended = timeout(patience, waiting).await.map_err(|_| {
         let why = format!("no capacity within {} s", patience.as_secs_f64());
-        Refused::new(StatusCode::GATEWAY_TIMEOUT, why)
+        ErrorReply::new(StatusCode::GATEWAY_TIMEOUT, why)
     })?;
     Ok((ended?, began.elapsed().as_secs_f64()))
 }
 
 /// A resource, as JSON.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ResourceView<'a> {
     id: &'a str,
     kind: &'static str,
     /// Null: no limit.
@@ -178,7 +198,7 @@ struct Shown<'a> {
     held: u64,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> ResourceView<'a> {
     fn of(state: &'a ResourceState) -> Self {
         Self {
             id: &state.id,
@@ -230,7 +250,7 @@ fn seconds(
     given: Option<f64>,
     default: Duration,
     most: Duration,
-) -> Result<Duration, Refused> {
+) -> Result<Duration, ErrorReply> {
     let Some(given) = given else {
         return Ok(default);
     };
@@ -243,7 +263,7 @@ fn seconds(
     }
 }
 
-fn ttl(asked: &Question) -> Result<Duration, Refused> {
+fn ttl(asked: &QueryParameters) -> Result<Duration, ErrorReply> {
     let ttl = seconds("ttl", asked.ttl, TTL, TTL_MAX)?;
     if ttl.is_zero() {
         return Err(bad("ttl must be above 0"));
@@ -251,61 +271,61 @@ fn ttl(asked: &Question) -> Result<Duration, Refused> {
     Ok(ttl)
 }
 
-fn absent(name: &str, given: Option<f64>) -> Result<(), Refused> {
+fn absent(name: &str, given: Option<f64>) -> Result<(), ErrorReply> {
     match given {
         None => Ok(()),
         Some(_) => Err(bad(format!("{name} means nothing here"))),
     }
 }
 
-fn wants(body: &[u8]) -> Result<Option<f64>, Refused> {
+fn wants(body: &[u8]) -> Result<Option<f64>, ErrorReply> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Body {
+    struct WantsBody {
         #[serde(deserialize_with = "Option::deserialize")]
         wants: Option<f64>,
     }
     serde_json::from_slice(body)
-        .map(|body: Body| body.wants)
+        .map(|body: WantsBody| body.wants)
         .map_err(|_| bad("the body must be like {\"wants\": 5} or {\"wants\": null}"))
 }
 
-fn held(is_held: bool) -> Result<Response, Refused> {
+fn held(is_held: bool) -> Result<Response, ErrorReply> {
     match is_held {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
         false => {
             let why = "this place is not held, or no longer";
-            Err(Refused::new(StatusCode::NOT_FOUND, why))
+            Err(ErrorReply::new(StatusCode::NOT_FOUND, why))
         }
     }
 }
 
-fn bad(why: impl Into<String>) -> Refused {
-    Refused::new(StatusCode::BAD_REQUEST, why)
+fn bad(why: impl Into<String>) -> ErrorReply {
+    ErrorReply::new(StatusCode::BAD_REQUEST, why)
 }
 
 /// The error, and its reason.
 #[derive(Debug)]
-struct Refused {
+struct ErrorReply {
     status: StatusCode,
     why: String,
 }
 
-impl Refused {
+impl ErrorReply {
     fn new(status: StatusCode, why: impl Into<String>) -> Self {
         let why = why.into();
         Self { status, why }
     }
 }
 
-impl From<NotOpened> for Refused {
-    fn from(why: NotOpened) -> Self {
+impl From<OpenFailure> for ErrorReply {
+    fn from(why: OpenFailure) -> Self {
         let status = match why {
-            NotOpened::Refused(OpenError::BadId(_) | OpenError::NotACapacity(_)) => {
+            OpenFailure::Refused(OpenError::BadId(_) | OpenError::NotACapacity(_)) => {
                 StatusCode::BAD_REQUEST
             }
-            NotOpened::Refused(OpenError::OtherKind(_)) => StatusCode::CONFLICT,
-            NotOpened::Refused(OpenError::TooMany | OpenError::Closed) | NotOpened::TooMany => {
+            OpenFailure::Refused(OpenError::OtherKind(_)) => StatusCode::CONFLICT,
+            OpenFailure::Refused(OpenError::TooMany | OpenError::Closed) | OpenFailure::TooMany => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
         };
@@ -313,7 +333,7 @@ impl From<NotOpened> for Refused {
     }
 }
 
-impl From<WaitError> for Refused {
+impl From<WaitError> for ErrorReply {
     fn from(why: WaitError) -> Self {
         let status = match why {
             WaitError::TooMany => StatusCode::TOO_MANY_REQUESTS,
@@ -323,25 +343,25 @@ impl From<WaitError> for Refused {
     }
 }
 
-impl From<NotACapacity> for Refused {
+impl From<NotACapacity> for ErrorReply {
     fn from(wrong: NotACapacity) -> Self {
         bad(wrong.to_string())
     }
 }
 
-impl From<PathRejection> for Refused {
+impl From<PathRejection> for ErrorReply {
     fn from(rejection: PathRejection) -> Self {
         bad(rejection.body_text())
     }
 }
 
-impl From<QueryRejection> for Refused {
+impl From<QueryRejection> for ErrorReply {
     fn from(rejection: QueryRejection) -> Self {
         bad(rejection.body_text())
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for ErrorReply {
     fn into_response(self) -> Response {
         error(self.status, &self.why)
     }

@@ -13,7 +13,7 @@ use tidegate_leases::server::{Catchall, RawAlgorithm, RawKind, RawTemplate, Temp
 use tidegate_leases::wire::NamedParameter;
 
 use super::options::{any_number, plain};
-use super::rules::{Keys, TEMPLATES_MAX, checked};
+use super::rules::{RuleKeys, TEMPLATES_MAX, checked};
 use super::yaml;
 
 options! {
@@ -184,11 +184,11 @@ fn rules_list() -> Kind<()> {
     Kind::new("a list of rules", read, |()| String::new())
 }
 
-fn template(section: &Section<'_>) -> (RawTemplate, Keys) {
+fn template(section: &Section<'_>) -> (RawTemplate, RuleKeys) {
     let own = TemplateSection::read(section);
     let algorithm = DoormanAlgorithm::read(&section.section("algorithm"));
     let is_given = algorithm.section.given || algorithm.parameters.given;
-    let mut keys = Keys::of(&own.section);
+    let mut keys = RuleKeys::of(&own.section);
     keys.note("", own.marks());
     keys.note("algorithm.", algorithm.marks());
     let parameters = algorithm.parameters.value.iter().map(|it| {

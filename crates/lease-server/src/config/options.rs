@@ -76,7 +76,7 @@ impl From<SplitKind> for Split {
 
 /// Where the rules are.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum RuleSource {
     File(PathBuf),
     Etcd(String),
 }
@@ -121,7 +121,7 @@ options! {
 
         /// The rules in Doorman's own form, instead of [[resource]] below: "file:PATH" (YAML or JSON) or
         /// "etcd:/KEY", which is watched for changes.
-        resources: Option<Source> = source().optional()
+        resources: Option<RuleSource> = source().optional()
             .example("\"file:/etc/tidegate/resources.yaml\"");
     }
 }
@@ -457,7 +457,7 @@ fn key_path() -> Kind<String> {
     })
 }
 
-fn source() -> Kind<Source> {
+fn source() -> Kind<RuleSource> {
     let example = "file:/etc/tidegate/resources.yaml";
     let kind = text("file:PATH or etcd:/KEY", example, |given| {
         if matches!(given, "" | "etcd:" | "file:") || given.contains('\0') {
@@ -469,13 +469,13 @@ fn source() -> Kind<Source> {
     // As in Doorman: only the two prefixes are special, all else is the name of a file.
     kind.map(
         |given| match (given.strip_prefix("etcd:"), given.strip_prefix("file:")) {
-            (Some(key), _) => Source::Etcd(key.to_owned()),
-            (None, Some(path)) => Source::File(path.into()),
-            (None, None) => Source::File(given.into()),
+            (Some(key), _) => RuleSource::Etcd(key.to_owned()),
+            (None, Some(path)) => RuleSource::File(path.into()),
+            (None, None) => RuleSource::File(given.into()),
         },
         |source| match source {
-            Source::File(path) => format!("file:{}", path.display()),
-            Source::Etcd(key) => format!("etcd:{key}"),
+            RuleSource::File(path) => format!("file:{}", path.display()),
+            RuleSource::Etcd(key) => format!("etcd:{key}"),
         },
     )
 }

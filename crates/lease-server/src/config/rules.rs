@@ -6,13 +6,16 @@ use std::collections::BTreeMap;
 use tidegate::options::{At, Mark, Notes, Options, Place, Section, Setting};
 use tidegate_leases::server::{Catchall, RawTemplate, TemplateMistake, Templates};
 
-use super::options::{AlgorithmSection, ParametersSection, ResourceSection, Source};
+use super::options::{AlgorithmSection, ParametersSection, ResourceSection, RuleSource};
 
 /// Most rules; an id that is none literally is compared with each.
 pub(super) const TEMPLATES_MAX: usize = 10_000;
 
 /// Every `[[resource]]`. None where something was reported.
-pub(super) fn read(section: &Section<'_>, source: &Setting<Option<Source>>) -> Option<Templates> {
+pub(super) fn read(
+    section: &Section<'_>,
+    source: &Setting<Option<RuleSource>>,
+) -> Option<Templates> {
     let notes = section.notes();
     let list = section.sections("resource", TEMPLATES_MAX)?;
     if let Some(first) = list.first().filter(|_| source.value.is_some()) {
@@ -25,12 +28,12 @@ pub(super) fn read(section: &Section<'_>, source: &Setting<Option<Source>>) -> O
     checked(raw, Catchall::Optional, "resource", &keys, notes)
 }
 
-fn rule(section: &Section<'_>) -> (RawTemplate, Keys) {
+fn rule(section: &Section<'_>) -> (RawTemplate, RuleKeys) {
     let own = ResourceSection::read(section);
     let inner = section.section("algorithm");
     let (algorithm, parameters): (AlgorithmSection, ParametersSection) =
         (inner.read(), inner.read());
-    let mut keys = Keys::of(&own.section);
+    let mut keys = RuleKeys::of(&own.section);
     keys.note("", own.marks());
     keys.note("algorithm.", algorithm.marks());
     keys.note("algorithm.parameters.", parameters.marks());
@@ -49,7 +52,7 @@ pub(super) fn checked(
     raw: Vec<RawTemplate>,
     catchall: Catchall,
     root: &str,
-    keys: &[Keys],
+    keys: &[RuleKeys],
     notes: &Notes,
 ) -> Option<Templates> {
     let mistakes = match Templates::new(raw, catchall) {
@@ -82,13 +85,13 @@ pub(super) fn checked(
 }
 
 /// Where the keys of a rule stand, by the names that its mistakes have.
-pub(super) struct Keys {
+pub(super) struct RuleKeys {
     rule: At,
     /// The place of each key; `None` for a key that could not be read, which has been reported.
     places: BTreeMap<String, Option<At>>,
 }
 
-impl Keys {
+impl RuleKeys {
     pub(super) fn of(rule: &Mark) -> Self {
         Self {
             rule: rule.at(),

@@ -16,7 +16,7 @@ use tidegate::options::{Lines, Place, Problem};
 const LOOKED_UP_MAX: usize = 100;
 
 /// A parsed text.
-pub(super) struct Parsed {
+pub(super) struct YamlDocument {
     /// The whole of it. Its places are numbers; [`locate`] turns them into lines.
     pub(super) root: Node,
     /// Keys that stand twice in one table, as the message about them needs them.
@@ -28,10 +28,10 @@ pub(super) struct Parsed {
 /// # Errors
 ///
 /// The one mistake at which the parser stopped, with its line.
-pub(super) fn parse(text: &str) -> Result<Parsed, Box<Problem>> {
-    let numbers = Numbers::default();
+pub(super) fn parse(text: &str) -> Result<YamlDocument, Box<Problem>> {
+    let numbers = ValueCounter::default();
     match walk(text, &numbers) {
-        Ok(root) => Ok(Parsed {
+        Ok(root) => Ok(YamlDocument {
             root,
             duplicates: numbers.duplicates.into_inner(),
         }),
@@ -55,9 +55,9 @@ pub(super) fn locate(text: &str, problems: &mut [Problem]) {
         };
         problem.place = (index < LOOKED_UP_MAX)
             .then(|| {
-                let numbers = Numbers {
+                let numbers = ValueCounter {
                     stop: Some(number),
-                    ..Numbers::default()
+                    ..ValueCounter::default()
                 };
                 let stopped = walk(text, &numbers).err()?;
                 place_of(text, &stopped)
@@ -67,8 +67,8 @@ pub(super) fn locate(text: &str, problems: &mut [Problem]) {
     }
 }
 
-fn walk(text: &str, numbers: &Numbers) -> Result<Node, serde_yaml_ng::Error> {
-    Walk(numbers).deserialize(serde_yaml_ng::Deserializer::from_str(text))
+fn walk(text: &str, numbers: &ValueCounter) -> Result<Node, serde_yaml_ng::Error> {
+    NodeSeed(numbers).deserialize(serde_yaml_ng::Deserializer::from_str(text))
 }
 
 /// The word at which the parser stopped.
@@ -88,13 +88,13 @@ fn place_of(text: &str, error: &serde_yaml_ng::Error) -> Option<Place> {
 
 /// How many values have come, and at which to stop.
 #[derive(Default)]
-struct Numbers {
+struct ValueCounter {
     come: Cell<usize>,
     stop: Option<usize>,
     duplicates: RefCell<Vec<(Place, String)>>,
 }
 
-impl Numbers {
+impl ValueCounter {
     /// The place that stands for the next value.
     fn next<E: serde::de::Error>(&self) -> Result<Place, E> {
         let number = self.come.get();
@@ -113,16 +113,16 @@ impl Numbers {
 
 /// Reads one value.
 #[derive(Clone, Copy)]
-struct Walk<'a>(&'a Numbers);
+struct NodeSeed<'a>(&'a ValueCounter);
 
-impl Walk<'_> {
+impl NodeSeed<'_> {
     fn node<E: serde::de::Error>(self, value: Value) -> Result<Node, E> {
         let place = self.0.next()?;
         Ok(Node::new(place, value))
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Walk<'_> {
+impl<'de> DeserializeSeed<'de> for NodeSeed<'_> {
     type Value = Node;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
@@ -130,7 +130,7 @@ impl<'de> DeserializeSeed<'de> for Walk<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Walk<'_> {
+impl<'de> Visitor<'de> for NodeSeed<'_> {
     type Value = Node;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
