@@ -8,7 +8,7 @@ const HOLDERS: [(&str, &str); 5] = [
     ("Pipeline", "src/pipeline.rs"),
     ("GateState", "src/admit/lock.rs"),
     ("Scheduler", "crates/limits/src/scheduler/state.rs"),
-    ("Budgets", "crates/limits/src/scheduler/bars.rs"),
+    ("Budgets", "crates/limits/src/scheduler/budgets.rs"),
 ];
 
 const FATES: [&str; 5] = ["ledger", "state file", "store", "made again", "lost"];

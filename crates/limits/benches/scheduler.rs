@@ -544,7 +544,7 @@ fn main() {
         println!(
             "{} waiting, {count} rounds, {} asked",
             crowd.scheduler.waiting(),
-            crowd.scheduler.asked_count()
+            crowd.scheduler.check_count()
         );
         return;
     }

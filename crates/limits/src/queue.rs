@@ -11,12 +11,12 @@
 //! class or limit delays no others, and the law in [`fair`] applies to all waiting calls.
 
 pub(crate) mod account;
-mod bar;
+mod budget;
 mod calls;
 pub(crate) mod fair;
 mod waiting;
 
-pub use bar::Ticket;
-pub(crate) use bar::{Budget, FlowId};
+pub use budget::Ticket;
+pub(crate) use budget::{Budget, FlowId};
 pub(crate) use calls::CallQueue;
 pub(crate) use waiting::{BudgetSet, QueueTotals, QueuedCall, WaitPlace};

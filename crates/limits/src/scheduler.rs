@@ -18,9 +18,9 @@
 
 mod at_once;
 mod audit;
-mod bars;
 mod bucket;
 mod buckets;
+mod budgets;
 mod carry;
 mod event;
 mod forecast;

@@ -697,7 +697,7 @@ fn a_thousand_calls_at_the_door_are_asked_no_more_often_than_in_the_queue() {
             }
         }
         assert!(gate.scheduler.waiting() == 0);
-        gate.scheduler.asked_count()
+        gate.scheduler.check_count()
     };
     assert_eq!(asked(1), asked(2000));
 }
@@ -1185,9 +1185,9 @@ fn crowd(deadline: Option<Timestamp>) -> (Gate, Hold, Vec<Ticket>) {
 fn a_closed_limit_costs_nothing_however_many_wait() {
     let (mut gate, hold, tickets) = crowd(None);
     let asked = |gate: &mut Gate, what: &dyn Fn(&mut Gate)| {
-        let before = gate.scheduler.asked_count();
+        let before = gate.scheduler.check_count();
         what(gate);
-        gate.scheduler.asked_count() - before
+        gate.scheduler.check_count() - before
     };
     let looking = asked(&mut gate, &|gate| (0..1000).for_each(|_| gate.idles()));
     assert_eq!(
@@ -1211,7 +1211,7 @@ fn a_closed_limit_costs_nothing_however_many_wait() {
         leaving <= 100,
         "{leaving} were asked because 10,000 left from the middle"
     );
-    let before = gate.scheduler.asked_count();
+    let before = gate.scheduler.check_count();
     let mut hold = hold;
     for _ in 0..1000 {
         gate.now = gate.now + Duration::from_millis(250);
@@ -1223,33 +1223,33 @@ fn a_closed_limit_costs_nothing_however_many_wait() {
             "one slot runs one call, not {step:?}"
         );
     }
-    let opening = gate.scheduler.asked_count() - before;
+    let opening = gate.scheduler.check_count() - before;
     assert!(opening <= 8 * 1000, "{opening} were asked to run 1,000");
 }
 
 #[test]
 fn a_hundred_thousand_that_expire_at_once_are_asked_once_each_at_most() {
     let (mut gate, _hold, _) = crowd(Some(at(60_000)));
-    let before = gate.scheduler.asked_count();
+    let before = gate.scheduler.check_count();
     gate.now = at(60_001);
     for _ in 0..100_000 {
         gate.expire();
     }
     gate.idles();
-    assert!(gate.scheduler.asked_count() - before <= 3);
+    assert!(gate.scheduler.check_count() - before <= 3);
     assert_eq!(gate.scheduler.waiting(), 0);
 }
 
 #[test]
 fn a_reload_with_a_hundred_thousand_waiting_calls_loses_none_and_asks_none() {
     let (mut gate, hold, tickets) = crowd(None);
-    let before = gate.scheduler.asked_count();
+    let before = gate.scheduler.check_count();
     let limits = vec![
         outstanding("outstanding", Scope::Every, 1),
         window("other", function("other"), 5),
     ];
     gate.scheduler.apply(gate.now, policy(limits));
-    assert_eq!(gate.scheduler.asked_count(), before);
+    assert_eq!(gate.scheduler.check_count(), before);
     assert_eq!(gate.scheduler.waiting(), 100_000);
     gate.idles();
     gate.scheduler.audit();

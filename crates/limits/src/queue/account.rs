@@ -13,14 +13,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::bar::Budget;
+use super::budget::Budget;
 use crate::delay::Delays;
 use crate::time::Timestamp;
 
 /// The reason why a call waits at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitCause {
-    Bar(Budget),
+    Budget(Budget),
     /// Other calls. Nothing is known to bar it.
     Turn,
 }

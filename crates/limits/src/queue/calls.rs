@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::bar::FlowId;
+use super::budget::FlowId;
 use super::waiting::{QueuedCall, WaitPlace};
 use crate::slab::{Slab, SlabKey};
 use crate::sorted::Sorted;

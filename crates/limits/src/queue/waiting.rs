@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use super::account::Stay;
-use super::bar::{Budget, FlowId};
+use super::budget::{Budget, FlowId};
 use crate::call::Call;
 use crate::policy::SetId;
 use crate::scheduler::ForecastEntry;

@@ -26,10 +26,10 @@ impl<T> Scheduler<T> {
             return Err(call);
         }
         call.class = self.clamp(call.class);
-        let set = self.bars.set_of(&call);
-        let limits = self.bars.sets.limits(set).iter();
+        let set = self.budgets.set_of(&call);
+        let limits = self.budgets.sets.limits(set).iter();
         for &limit in limits {
-            if !self.bars.limits[limit as usize].has_room(now, &call) {
+            if !self.budgets.limits[limit as usize].has_room(now, &call) {
                 return Err(call);
             }
         }
@@ -37,7 +37,7 @@ impl<T> Scheduler<T> {
         let arrival = self.count_joining();
         let (drawn, service) = self.draw_limits(now, &call, set);
         let from = drawn.iter();
-        let from = from.map(|drawn| (drawn.bar(), drawn.service(service)));
+        let from = from.map(|drawn| (drawn.budget(), drawn.service(service)));
         let served = self.parking.served_alone(&call, arrival, from);
         let held = HoldState {
             since: now,

@@ -38,7 +38,7 @@ impl<T> Scheduler<T> {
     ) -> Result<(), TooManyBuckets> {
         let now = self.advance(now);
         let by_arrival = rule.order == BucketOrder::Fifo;
-        let buckets = &mut self.bars.buckets;
+        let buckets = &mut self.budgets.buckets;
         let Some(key) = buckets.find(Some(id)) else {
             if buckets.by_id.len() >= BUCKETS_MAX {
                 return Err(TooManyBuckets);
@@ -73,17 +73,17 @@ impl<T> Scheduler<T> {
         mut reroute: impl FnMut(&Call) -> Option<BucketId>,
     ) -> bool {
         self.advance(now);
-        let Some(gone) = self.bars.buckets.by_id.remove(&id) else {
+        let Some(gone) = self.budgets.buckets.by_id.remove(&id) else {
             return false;
         };
         for key in self.queue.charged_to(gone) {
             let to = reroute(&self.queue.calls[key].call);
             self.reroute(key, to);
         }
-        let supply = self.bars.buckets.all[gone].supply;
+        let supply = self.budgets.buckets.all[gone].supply;
         self.expires(SupplyTarget::Bucket(id), supply.expires_at(), None);
         self.parking.remove_bucket(gone);
-        self.bars.buckets.all.remove(gone);
+        self.budgets.buckets.all.remove(gone);
         true
     }
 
@@ -91,8 +91,8 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn bucket_now(&self, now: Timestamp, id: BucketId) -> Option<BucketNow> {
         let now = self.now.max(now);
-        let key = self.bars.buckets.find(Some(id))?;
-        let bucket = &self.bars.buckets.all[key];
+        let key = self.budgets.buckets.find(Some(id))?;
+        let bucket = &self.budgets.buckets.all[key];
         let (claimed, idle) = self.parking.claimed(Budget::Bucket(key), now);
         Some(BucketNow {
             rule: bucket.rule.clone(),
@@ -113,13 +113,13 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn bucket_wait(&self, now: Timestamp, id: BucketId, tokens: Tokens) -> Option<Duration> {
         let now = self.now.max(now);
-        let bucket = &self.bars.buckets.all[self.bars.buckets.find(Some(id))?];
+        let bucket = &self.budgets.buckets.all[self.budgets.buckets.find(Some(id))?];
         Some(bucket.wait_behind(now, tokens))
     }
 
     /// The numbers of all buckets, in order.
     pub fn bucket_ids(&self) -> impl Iterator<Item = BucketId> {
-        self.bars.buckets.by_id.keys().copied()
+        self.budgets.buckets.by_id.keys().copied()
     }
 
     /// Moves waiting calls to the buckets that would be charged if they arrived now: `to` returns
@@ -137,7 +137,7 @@ impl<T> Scheduler<T> {
         for key in self.queue.in_order(|_| true) {
             let of = &self.queue.calls[key];
             if let Some(to) = to(&of.call, &of.payload)
-                && self.bars.buckets.find(to) != of.meets.bucket
+                && self.budgets.buckets.find(to) != of.meets.bucket
             {
                 moved(&of.payload, to);
                 self.reroute(key, to);
@@ -148,7 +148,7 @@ impl<T> Scheduler<T> {
     /// Refuses the waiting calls for which there are no tokens behind earlier calls: no call waits
     /// for a bucket that rejects.
     fn reject_those_that_wait(&mut self, now: Timestamp, bucket: SlabKey) {
-        let level = self.bars.buckets.all[bucket].level.limiter();
+        let level = self.budgets.buckets.all[bucket].level.limiter();
         let mut ahead = TokenCount::ZERO;
         for key in self.queue.charged_to(bucket) {
             let tokens = self.queue.calls[key].call.tokens;
@@ -165,7 +165,7 @@ impl<T> Scheduler<T> {
         while let Some(key) = self.to_reject.pop_front() {
             if let Some(waiting) = self.queue.calls.get(key)
                 && let Some(bucket) = waiting.meets.bucket
-                && let limiter = &mut self.bars.buckets.all[bucket]
+                && let limiter = &mut self.budgets.buckets.all[bucket]
                 && limiter.rejects()
             {
                 // Tokens may have come since the change.
@@ -184,8 +184,8 @@ impl<T> Scheduler<T> {
 
     /// Puts a waiting call into another bucket, or none.
     fn reroute(&mut self, key: SlabKey, to: Option<BucketId>) {
-        let bucket = self.bars.buckets.find(to);
-        if let Some(new) = bucket.map(|new| &self.bars.buckets.all[new])
+        let bucket = self.budgets.buckets.find(to);
+        if let Some(new) = bucket.map(|new| &self.budgets.buckets.all[new])
             && new.rejects()
             && let tokens = self.queue.calls[key].call.tokens
             && !new.wait_behind(self.now, tokens).is_zero()

@@ -87,7 +87,7 @@ impl<T> Scheduler<T> {
 
     /// The departures that a window remembers, oldest first. Some may no longer count.
     pub fn window_departures(&self, limit: LimitId) -> impl Iterator<Item = (Timestamp, u32)> {
-        self.bars.limits[limit as usize].departures()
+        self.budgets.limits[limit as usize].departures()
     }
 
     /// Counts a departure of the process before, in any order. False if no window has this name.
@@ -95,13 +95,13 @@ impl<T> Scheduler<T> {
         let Some(limit) = self.find_limit(limit) else {
             return false;
         };
-        self.bars.limits[limit as usize].carry_departure(at, cost)
+        self.budgets.limits[limit as usize].carry_departure(at, cost)
     }
 
     /// Counts each window as used up by departures at `now`, for a process that does not know what the one before did.
     pub fn carry_full_windows(&mut self, now: Timestamp) {
         let now = self.advance(now);
-        for limiter in &mut self.bars.limits {
+        for limiter in &mut self.budgets.limits {
             if let Some(max) = Cost::new(limiter.max(now)) {
                 limiter.carry_departure(now, max);
             }
@@ -120,10 +120,10 @@ impl<T> Scheduler<T> {
     ) -> Hold {
         let now = self.advance(now);
         call.class = self.clamp(call.class);
-        let set = self.bars.set_of(&call);
+        let set = self.budgets.set_of(&call);
         let mut drawn = Vec::new();
-        for &limit in self.bars.sets.limits(set).iter() {
-            let limiter = &mut self.bars.limits[limit as usize];
+        for &limit in self.budgets.sets.limits(set).iter() {
+            let limiter = &mut self.budgets.limits[limit as usize];
             let stake = match limiter.rule.limit {
                 Limit::Window { stamp, .. } if departed.contains(&stamp) => {
                     Stake::Departed(call.cost)
@@ -164,24 +164,26 @@ impl<T> Scheduler<T> {
         since: Timestamp,
     ) -> bool {
         let now = self.advance(now);
-        let Some(key) = self.bars.buckets.find(Some(id)) else {
+        let Some(key) = self.budgets.buckets.find(Some(id)) else {
             return false;
         };
-        self.bars.buckets.all[key].level.carry(now, tokens, since)
+        self.budgets.buckets.all[key]
+            .level
+            .carry(now, tokens, since)
     }
 
     /// The name of a bucket's rule.
     #[must_use]
     pub fn bucket_name(&self, id: BucketId) -> Option<&Arc<str>> {
-        let key = self.bars.buckets.find(Some(id))?;
-        Some(&self.bars.buckets.all[key].rule.name)
+        let key = self.budgets.buckets.find(Some(id))?;
+        Some(&self.budgets.buckets.all[key].rule.name)
     }
 
     /// The level of a bucket, and its moment, to be carried into the next process.
     #[must_use]
     pub fn bucket_level(&self, now: Timestamp, id: BucketId) -> Option<(f64, Timestamp)> {
         let now = self.now.max(now);
-        let key = self.bars.buckets.find(Some(id))?;
-        Some((self.bars.buckets.all[key].level.limiter().peek(now), now))
+        let key = self.budgets.buckets.find(Some(id))?;
+        Some((self.budgets.buckets.all[key].level.limiter().peek(now), now))
     }
 }

@@ -280,9 +280,9 @@ pub(super) struct FlowPosition {
 
 impl FlowPosition {
     /// The draws before the call at this budget.
-    pub(super) fn at(&self, bar: Budget) -> OwnDraws {
+    pub(super) fn at(&self, budget: Budget) -> OwnDraws {
         let mut ahead = self.ahead.iter();
-        let found = ahead.find(|(at, _)| *at == bar);
+        let found = ahead.find(|(at, _)| *at == budget);
         found.map_or_else(OwnDraws::default, |(_, own)| *own)
     }
 }

@@ -51,7 +51,7 @@ impl<T> Scheduler<T> {
         let (call, meets) = (&waiting.call, &waiting.meets);
         let estimate = self.estimate(now, call, meets, None, reopens, LaterArrivals::AsLately);
         let counted = ForecastEntry {
-            at: estimate.by.map(|bar| self.first_peer(bar)),
+            at: estimate.by.map(|budget| self.first_peer(budget)),
             since: now,
             starts: estimate.starts.unwrap_or(Timestamp::MAX),
         };
@@ -66,10 +66,10 @@ impl<T> Scheduler<T> {
         self.forecast.discount(waiting, served);
     }
 
-    fn first_peer(&self, bar: Budget) -> Budget {
-        match bar {
-            Budget::Limit(limit) => Budget::Limit(self.bars.sets.first_peer(limit)),
-            Budget::Bucket(_) | Budget::Quota(_) => bar,
+    fn first_peer(&self, budget: Budget) -> Budget {
+        match budget {
+            Budget::Limit(limit) => Budget::Limit(self.budgets.sets.first_peer(limit)),
+            Budget::Bucket(_) | Budget::Quota(_) => budget,
         }
     }
 
@@ -137,7 +137,7 @@ impl<T> Scheduler<T> {
             Some(Prediction {
                 starts: estimate.starts,
                 ahead: estimate.ahead,
-                by: estimate.by.and_then(|bar| self.bars.name(bar)),
+                by: estimate.by.and_then(|budget| self.budgets.name(budget)),
             })
         });
         all.collect()

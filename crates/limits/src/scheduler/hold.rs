@@ -69,7 +69,7 @@ impl BudgetDraw {
         }
     }
 
-    pub(super) const fn bar(&self) -> Budget {
+    pub(super) const fn budget(&self) -> Budget {
         match *self {
             Self::Limit { limit, .. } => Budget::Limit(limit),
             Self::Bucket { bucket, .. } => Budget::Bucket(bucket),

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::bars::Budgets;
+use super::budgets::Budgets;
 use super::park::FlowKey;
 use super::refusal::{Refusal, RefusalReason};
 use super::state::Scheduler;
@@ -81,7 +81,7 @@ impl<T> Scheduler<T> {
         let held_by = self.held_by(waiting);
         let now = self.now.max(now);
         let reason = self.because_of_the_store(RefusalReason::DeadlinePassed, held_by);
-        let limit = held_by.and_then(|bar| self.bars.name(bar));
+        let limit = held_by.and_then(|budget| self.budgets.name(budget));
         let QueuedCall { call, meets, .. } = waiting;
         Some(self.refusal(now, reason, limit, meets, call, waiting.counted))
     }
@@ -96,9 +96,9 @@ impl<T> Scheduler<T> {
         };
         if waiting.call.class != class {
             let arrival = self.count_joining();
-            self.change_call(ticket.0, arrival, |bars, waiting| {
+            self.change_call(ticket.0, arrival, |budgets, waiting| {
                 waiting.call.class = class;
-                waiting.meets.set = bars.set_of(&waiting.call);
+                waiting.meets.set = budgets.set_of(&waiting.call);
             });
         }
         true
@@ -112,12 +112,12 @@ impl<T> Scheduler<T> {
         change: impl FnOnce(&Budgets, &mut QueuedCall<T>),
     ) {
         let waiting = &mut self.queue.calls[key];
-        self.bars.discount(waiting);
+        self.budgets.discount(waiting);
         let counted = waiting.counted;
         self.forecast.discount(waiting, false);
         waiting.counted = None;
-        change(&self.bars, waiting);
-        self.bars.count(waiting);
+        change(&self.budgets, waiting);
+        self.budgets.count(waiting);
         let place = waiting.place;
         self.count_again(key, counted);
         match place {
@@ -134,7 +134,7 @@ impl<T> Scheduler<T> {
     /// Puts a call that waits elsewhere into a flow.
     pub(super) fn move_into_flow(&mut self, key: SlabKey, flow: FlowId, arrival: u64) {
         let waiting = &mut self.queue.calls[key];
-        self.bars.carry_over(self.now, waiting, &self.parking);
+        self.budgets.carry_over(self.now, waiting, &self.parking);
         waiting.stay.joined = self.parking.note_account(flow);
         self.queue.relocate(key, WaitPlace::Flow(flow), arrival);
     }
@@ -150,14 +150,14 @@ impl<T> Scheduler<T> {
         now: Timestamp,
         flow: FlowId,
         key: SlabKey,
-        bar: Budget,
+        budget: Budget,
         until: Timestamp,
     ) {
         let waiting = &mut self.queue.calls[key];
-        self.bars.carry_over(now, waiting, &self.parking);
+        self.budgets.carry_over(now, waiting, &self.parking);
         let arrival = waiting.arrival;
         waiting.postponed = waiting.postponed.saturating_add(1);
-        waiting.held_by = Some(bar);
+        waiting.held_by = Some(budget);
         let until = until.max(now + Duration::from_nanos(1));
         let deadline = waiting.call.deadline.unwrap_or(Timestamp::MAX);
         let until = until.min(deadline);

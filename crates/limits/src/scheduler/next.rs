@@ -73,13 +73,13 @@ impl<T> Scheduler<T> {
             self.parking.forget_changes();
             self.settle_quotas(now);
             let expires_at = self.expiries.first().map(|&(moment, _)| moment);
-            return Step::sleep([expires_at, self.bars.quotas.wake()]);
+            return Step::sleep([expires_at, self.budgets.quotas.wake()]);
         }
         if let Some(key) = self.overdue(|deadline| deadline < now) {
             return self.expire(now, key, RefusalReason::DeadlinePassed, None);
         }
         if let Some((key, bucket)) = self.next_to_reject() {
-            self.bars.buckets.all[bucket].counts.rejected += 1;
+            self.budgets.buckets.all[bucket].counts.rejected += 1;
             return self.expire(
                 now,
                 key,
@@ -101,7 +101,7 @@ impl<T> Scheduler<T> {
             return self.next_with(now, draw);
         }
         Step::sleep([
-            self.bars.quotas.wake(),
+            self.budgets.quotas.wake(),
             self.queue.first_deadline().map(|(moment, _)| moment),
             self.queue.first_aside().map(|(moment, _)| moment),
             self.expiries.first().map(|&(moment, _)| moment),
@@ -119,50 +119,51 @@ impl<T> Scheduler<T> {
         let mut parked = 0;
         while let Some(candidate) = self.next_candidate() {
             let Candidate { flow, key, .. } = candidate;
-            let (bar, verdict) = match self.ask(now, candidate) {
+            let (budget, verdict) = match self.ask(now, candidate) {
                 TurnCheck::Run => return Some(self.run(now, candidate)),
-                TurnCheck::Barred(bar, Verdict::Never) => {
-                    return Some(self.expire(now, key, RefusalReason::NeverPossible, Some(bar)));
+                TurnCheck::Barred(budget, Verdict::Never) => {
+                    return Some(self.expire(now, key, RefusalReason::NeverPossible, Some(budget)));
                 }
-                TurnCheck::Barred(bar, verdict) => (bar, verdict),
+                TurnCheck::Barred(budget, verdict) => (budget, verdict),
             };
-            let stays = candidate.turn.is_some_and(|turn| turn.bar() == bar);
-            if let Budget::Quota(quota) = bar {
+            let stays = candidate.turn.is_some_and(|turn| turn.budget() == budget);
+            if let Budget::Quota(quota) = budget {
                 let tokens = self.queue.calls[key].call.tokens;
-                let answer = self.bars.quotas.peek(now, quota, tokens);
-                let rejects = self.bars.quotas.rejects(quota, answer);
+                let answer = self.budgets.quotas.peek(now, quota, tokens);
+                let rejects = self.budgets.quotas.rejects(quota, answer);
                 // A call that was already held here has been counted.
                 if rejects || !stays {
-                    self.bars.quotas.held(quota, answer);
+                    self.budgets.quotas.held(quota, answer);
                 }
                 if rejects {
-                    return Some(self.expire(now, key, quota::reason(answer), Some(bar)));
+                    return Some(self.expire(now, key, quota::reason(answer), Some(budget)));
                 }
             }
-            let Some(jitter) = self.jitter(bar, key) else {
+            let Some(jitter) = self.jitter(budget, key) else {
                 parked += 1;
                 debug_assert!(
                     parked <= 64 + 16 * self.parking.flows(),
                     "no flow is sent to and fro between two limits"
                 );
-                let front = self.pass_over(now, candidate, bar, verdict);
-                let verdict = self.asked_again(now, key, bar, verdict);
-                self.parking.park(candidate, bar, verdict, front, now);
+                let front = self.pass_over(now, candidate, budget, verdict);
+                let verdict = self.check_again(now, key, budget, verdict);
+                self.parking.park(candidate, budget, verdict, front, now);
                 continue;
             };
             let deadline = self.queue.calls[key].call.deadline;
             if deadline.is_some_and(|deadline| deadline <= now) {
-                return Some(self.expire(now, key, RefusalReason::DeadlinePassed, Some(bar)));
+                return Some(self.expire(now, key, RefusalReason::DeadlinePassed, Some(budget)));
             }
             let aside = draw(&mut self.queue.calls[key].payload, jitter);
-            self.set_aside(now, flow, key, bar, now + aside);
+            self.set_aside(now, flow, key, budget, now + aside);
         }
         None
     }
 
     fn next_candidate(&mut self) -> Option<Candidate> {
-        let bars = &self.bars;
-        self.parking.next(|flow, bar| bars.meets(&flow.meets, bar))
+        let budgets = &self.budgets;
+        self.parking
+            .next(|flow, budget| budgets.meets(&flow.meets, budget))
     }
 
     /// Asks the head of a flow whether it may run.
@@ -170,30 +171,30 @@ impl<T> Scheduler<T> {
         let flow = candidate.flow;
         let waiting = &self.queue.calls[candidate.key];
         if let Some(turn) = candidate.turn {
-            let bar = turn.bar();
-            let verdict = self.peek_at(now, flow, waiting, bar);
+            let budget = turn.budget();
+            let verdict = self.peek_at(now, flow, waiting, budget);
             let is_barred = matches!(verdict, Verdict::NotBefore(_) | Verdict::OnChange);
             // A call that is to be refused is asked for it.
-            let is_refused = match bar {
+            let is_refused = match budget {
                 Budget::Quota(quota) => {
-                    let answer = self.bars.quotas.peek(now, quota, waiting.call.tokens);
-                    self.bars.quotas.rejects(quota, answer)
+                    let answer = self.budgets.quotas.peek(now, quota, waiting.call.tokens);
+                    self.budgets.quotas.rejects(quota, answer)
                 }
                 Budget::Limit(_) | Budget::Bucket(_) => false,
             };
             if is_barred && !is_refused {
-                return TurnCheck::Barred(bar, verdict);
+                return TurnCheck::Barred(budget, verdict);
             }
         }
         let QueuedCall { call, meets, .. } = waiting;
         let mut own = meets.own();
-        if let Some(bar) = own.find(|&bar| self.parking.is_behind(flow, bar, || false)) {
-            return TurnCheck::Barred(bar, Verdict::OnChange);
+        if let Some(budget) = own.find(|&budget| self.parking.is_behind(flow, budget, || false)) {
+            return TurnCheck::Barred(budget, Verdict::OnChange);
         }
-        for bar in self.bars.limits_as_bars(meets) {
-            let is_kept_for_it = || self.bars.is_kept_for(now, bar, call);
-            if self.parking.is_behind(flow, bar, is_kept_for_it) {
-                return TurnCheck::Barred(bar, Verdict::OnChange);
+        for budget in self.budgets.limits_as_bars(meets) {
+            let is_kept_for_it = || self.budgets.is_kept_for(now, budget, call);
+            if self.parking.is_behind(flow, budget, is_kept_for_it) {
+                return TurnCheck::Barred(budget, Verdict::OnChange);
             }
         }
         self.turn_checks += 1;
@@ -204,11 +205,11 @@ impl<T> Scheduler<T> {
     /// bars it comes first: its turn there keeps the tokens from other calls.
     fn peek(&self, now: Timestamp, flow: FlowId, waiting: &QueuedCall<T>) -> TurnCheck {
         let mut strictest = (Verdict::Ready, None);
-        let limits = self.bars.limits_as_bars(&waiting.meets);
-        for bar in limits.chain(waiting.meets.quotas()) {
-            let verdict = self.peek_at(now, flow, waiting, bar);
+        let limits = self.budgets.limits_as_bars(&waiting.meets);
+        for budget in limits.chain(waiting.meets.quotas()) {
+            let verdict = self.peek_at(now, flow, waiting, budget);
             if verdict > strictest.0 {
-                strictest = (verdict, Some(bar));
+                strictest = (verdict, Some(budget));
             }
         }
         if strictest.0 != Verdict::Never
@@ -221,31 +222,37 @@ impl<T> Scheduler<T> {
         }
         match strictest {
             (Verdict::Ready, _) => TurnCheck::Run,
-            (verdict, Some(bar)) => TurnCheck::Barred(bar, verdict),
+            (verdict, Some(budget)) => TurnCheck::Barred(budget, verdict),
             (_, None) => unreachable!("a verdict other than ready comes from a limit"),
         }
     }
 
-    /// The verdict of one bar for the head of a flow, behind earlier claims.
+    /// The verdict of one budget for the head of a flow, behind earlier claims.
     fn peek_at(
         &self,
         now: Timestamp,
         flow: FlowId,
         waiting: &QueuedCall<T>,
-        bar: Budget,
+        budget: Budget,
     ) -> Verdict {
-        let ahead = self.parking.ahead(flow, bar, now);
-        self.bars.peek(now, bar, &waiting.call, ahead)
+        let ahead = self.parking.ahead(flow, budget, now);
+        self.budgets.peek(now, budget, &waiting.call, ahead)
     }
 
     /// When a call that this bars is asked again. The reserve of its class may cover it before the
     /// calls ahead of it have left.
-    fn asked_again(&self, now: Timestamp, key: SlabKey, bar: Budget, verdict: Verdict) -> Verdict {
-        let (Budget::Limit(limit), Verdict::OnChange) = (bar, verdict) else {
+    fn check_again(
+        &self,
+        now: Timestamp,
+        key: SlabKey,
+        budget: Budget,
+        verdict: Verdict,
+    ) -> Verdict {
+        let (Budget::Limit(limit), Verdict::OnChange) = (budget, verdict) else {
             return verdict;
         };
         let call = &self.queue.calls[key].call;
-        let limiter = &self.bars.limits[limit as usize];
+        let limiter = &self.budgets.limits[limit as usize];
         let keeps_from = limiter.keeps_from(now, call);
         keeps_from.map_or(verdict, Verdict::NotBefore)
     }
@@ -256,25 +263,30 @@ impl<T> Scheduler<T> {
         &mut self,
         now: Timestamp,
         candidate: Candidate,
-        bar: Budget,
+        budget: Budget,
         verdict: Verdict,
     ) -> Option<u64> {
-        let turn = candidate.turn.filter(|turn| turn.bar() != bar)?;
+        let turn = candidate.turn.filter(|turn| turn.budget() != budget)?;
         let QueuedCall { call, meets, .. } = &self.queue.calls[candidate.key];
         let opens = match verdict {
             Verdict::NotBefore(moment) => Some(moment),
             Verdict::Ready | Verdict::OnChange | Verdict::Never => None,
         };
-        let claim = |bar| (self.bars.window(bar, meets), self.bars.draw_of(bar, call));
+        let claim = |budget| {
+            (
+                self.budgets.window(budget, meets),
+                self.budgets.draw_of(budget, call),
+            )
+        };
         let claims = self
             .parking
-            .pass_over(candidate.flow, turn, bar, opens, now, claim);
-        claims.then(|| self.bars.draw_of(bar, call))
+            .pass_over(candidate.flow, turn, budget, opens, now, claim);
+        claims.then(|| self.budgets.draw_of(budget, call))
     }
 
     /// For how long a call that this bars is set aside; `None` if it keeps its place.
-    pub(super) fn jitter(&self, bar: Budget, key: SlabKey) -> Option<Jitter> {
-        let (min, max) = match bar {
+    pub(super) fn jitter(&self, budget: Budget, key: SlabKey) -> Option<Jitter> {
+        let (min, max) = match budget {
             Budget::Limit(_) => self.policy.jitter(self.queue.calls[key].call.class)?,
             Budget::Bucket(_) | Budget::Quota(_) => return None,
         };
@@ -295,7 +307,7 @@ impl<T> Scheduler<T> {
     ) -> RefusalReason {
         match (reason, held_by) {
             (RefusalReason::DeadlinePassed, Some(Budget::Quota(quota)))
-                if self.bars.quotas.is_unanswered(quota) =>
+                if self.budgets.quotas.is_unanswered(quota) =>
             {
                 RefusalReason::StoreAway
             }

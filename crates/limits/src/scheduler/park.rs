@@ -9,13 +9,13 @@
 //! is asked.
 //!
 //! Where flows are parked, then, either the first of them is the one that was looked at last and is
-//! still barred (`asked`), or the spot is on the `changed` list. [`Parking::next_changed`] empties the
+//! still barred (`asked`), or the wait list is on the `changed` list. [`Parking::next_changed`] empties the
 //! list, so nothing that could run is ever overlooked and nothing that can't is asked twice.
 //!
 //! A flow whose turn comes is asked where it is parked, and leaves only when the answer is known.
 //! When its head runs, the flow stays there for its next call.
 //!
-//! A limit with a reserve has two spots, one for the class with the reserve and one for all others,
+//! A limit with a reserve has two wait lists, one for the class with the reserve and one for all others,
 //! because room for one need not be room for the other. Both share one order.
 //!
 //! Claims come before the order of each limit: see the law in `queue/fair.rs`. A flow that claims

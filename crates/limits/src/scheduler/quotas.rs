@@ -34,7 +34,7 @@ impl<T> Scheduler<T> {
         keys_max: usize,
     ) {
         let now = self.advance(now);
-        let QuotaTable { named, by_name, .. } = &mut self.bars.quotas;
+        let QuotaTable { named, by_name, .. } = &mut self.budgets.quotas;
         for (name, &mut key) in by_name.iter_mut() {
             named[key].rule = rules.get(name).cloned();
         }
@@ -46,10 +46,10 @@ impl<T> Scheduler<T> {
                 })
             });
         }
-        self.bars.quotas.keys_max = keys_max;
-        let keys: Vec<SlabKey> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();
+        self.budgets.quotas.keys_max = keys_max;
+        let keys: Vec<SlabKey> = self.budgets.quotas.all.iter().map(|(key, _)| key).collect();
         for key in keys {
-            let QuotaTable { named, all, .. } = &mut self.bars.quotas;
+            let QuotaTable { named, all, .. } = &mut self.budgets.quotas;
             let limiter = &mut all[key];
             let Some(rule) = &named[limiter.named].rule else {
                 continue;
@@ -61,7 +61,7 @@ impl<T> Scheduler<T> {
             self.changed_quota(key);
         }
         self.repin(now);
-        let quotas = &mut self.bars.quotas;
+        let quotas = &mut self.budgets.quotas;
         let is_gone = |limiter: &QuotaLimiter| quotas.named[limiter.named].rule.is_none();
         let gone = quotas.all.iter().filter(|(_, limiter)| is_gone(limiter));
         let gone: Vec<SlabKey> = gone.map(|(key, _)| key).collect();
@@ -84,14 +84,14 @@ impl<T> Scheduler<T> {
         for key in self.queue.in_order(|waiting| waiting.call.quotas.is_some()) {
             let waiting = &self.queue.calls[key];
             let named = waiting.call.quotas.as_deref().unwrap_or_default();
-            let after = self.bars.quotas.pin_again(now, named);
+            let after = self.budgets.quotas.pin_again(now, named);
             let before = waiting.meets.quotas.clone();
             if before != after {
                 let arrival = waiting.arrival;
                 self.change_call(key, arrival, |_, waiting| waiting.meets.quotas = after);
             }
             if let Some(before) = &before {
-                self.bars.quotas.unpin(now, before);
+                self.budgets.quotas.unpin(now, before);
             }
         }
     }
@@ -99,7 +99,7 @@ impl<T> Scheduler<T> {
     /// Something may be spent that could not be, or could be and can't.
     fn changed_quota(&mut self, key: SlabKey) {
         self.parking.change(Budget::Quota(key));
-        self.bars.quotas.touch(key);
+        self.budgets.quotas.touch(key);
     }
 
     /// Overrules what its quota has for a key, or with `None` no longer. False if the key was
@@ -111,10 +111,10 @@ impl<T> Scheduler<T> {
         rule: Option<WindowRule>,
     ) -> bool {
         self.advance(now);
-        if self.bars.quotas.all.get(at.0).is_none() {
+        if self.budgets.quotas.all.get(at.0).is_none() {
             return false;
         }
-        let QuotaTable { named, all, .. } = &mut self.bars.quotas;
+        let QuotaTable { named, all, .. } = &mut self.budgets.quotas;
         let limiter = &mut all[at.0];
         let quota = named[limiter.named].rule.as_ref();
         let quota = quota.expect("keys of a rule that is gone are forgotten with it");
@@ -130,13 +130,13 @@ impl<T> Scheduler<T> {
     /// at the start is spent. Linear in the keys.
     pub fn set_quota_past(&mut self, now: Timestamp, from: Duration) {
         self.advance(now);
-        self.bars.quotas.untouched_from = Some(from);
-        if self.bars.quotas.unknown_since > self.bars.quotas.began {
+        self.budgets.quotas.untouched_from = Some(from);
+        if self.budgets.quotas.unknown_since > self.budgets.quotas.began {
             return;
         }
-        let keys: Vec<SlabKey> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();
+        let keys: Vec<SlabKey> = self.budgets.quotas.all.iter().map(|(key, _)| key).collect();
         for key in keys {
-            self.bars.quotas.all[key].ledger.know_past(from);
+            self.budgets.quotas.all[key].ledger.know_past(from);
             self.changed_quota(key);
         }
     }
@@ -145,37 +145,37 @@ impl<T> Scheduler<T> {
     /// if that is not known.
     #[must_use]
     pub fn quota_shares_until(&self) -> Duration {
-        self.bars.quotas.shares_until
+        self.budgets.quotas.shares_until
     }
 
     /// Sets the number of nodes that share the quotas, which decides only the size of draws; 0 if
     /// it is unknown.
     pub fn set_quota_nodes(&mut self, nodes: u32) {
-        self.bars.quotas.nodes = nodes;
+        self.budgets.quotas.nodes = nodes;
     }
 
     /// Takes the store's time, seen from a moment that is not after `now`.
     pub fn learn_store_time(&mut self, now: Timestamp, time: StoreTime) {
         let now = self.advance(now);
-        let (before, after) = (self.bars.quotas.time.at(now), time.at(now));
-        self.bars.quotas.time = time;
+        let (before, after) = (self.budgets.quotas.time.at(now), time.at(now));
+        self.budgets.quotas.time = time;
         let contradicts = after.earliest() > before.latest() || after.latest() < before.earliest();
         if contradicts || after.width() < before.width() / 2 {
             for key in self.parking.quotas_waited_for() {
                 self.parking.change(Budget::Quota(key));
-                self.bars.quotas.touch(key);
+                self.budgets.quotas.touch(key);
             }
         }
     }
 
     /// Takes the pending questions to the store. Each is returned once.
     pub fn quota_questions(&mut self) -> Vec<QuotaQuestion> {
-        mem::take(&mut self.bars.quotas.questions)
+        mem::take(&mut self.budgets.quotas.questions)
     }
 
     /// Takes the keys that were forgotten. State kept for them elsewhere can be dropped.
     pub fn forgotten_quotas(&mut self) -> Vec<QuotaRef> {
-        mem::take(&mut self.bars.quotas.forgotten)
+        mem::take(&mut self.budgets.quotas.forgotten)
     }
 
     /// Whether there is anything to take for [`quota_questions`](Self::quota_questions),
@@ -187,7 +187,7 @@ impl<T> Scheduler<T> {
             forgotten,
             troubles,
             ..
-        } = &self.bars.quotas;
+        } = &self.budgets.quotas;
         !(questions.is_empty() && forgotten.is_empty() && troubles.is_empty())
     }
 
@@ -196,33 +196,33 @@ impl<T> Scheduler<T> {
     #[inline]
     #[must_use]
     pub fn has_nothing_to_ask(&self) -> bool {
-        self.queue.calls.is_empty() && self.bars.quotas.is_settled()
+        self.queue.calls.is_empty() && self.budgets.quotas.is_settled()
     }
 
     /// Whether there are any quotas.
     #[must_use]
     pub fn has_quotas(&self) -> bool {
-        !self.bars.quotas.by_name.is_empty()
+        !self.budgets.quotas.by_name.is_empty()
     }
 
     /// Whether any key needs work at this moment: [`next`](Self::next) does it, and a replay has to do
     /// it at the same moment.
     #[must_use]
     pub fn has_due_quotas(&self, now: Timestamp) -> bool {
-        let quotas = &self.bars.quotas;
+        let quotas = &self.budgets.quotas;
         !quotas.is_settled() || quotas.wake().is_some_and(|wake| wake <= self.now.max(now))
     }
 
     /// The number of a key; `None` if nothing is known of it.
     #[must_use]
     pub fn quota_ref(&self, of: &QuotaKey) -> Option<QuotaRef> {
-        self.bars.quotas.by_key.get(of).copied().map(QuotaRef)
+        self.budgets.quotas.by_key.get(of).copied().map(QuotaRef)
     }
 
     /// The key of this number; `None` if it was forgotten.
     #[must_use]
     pub fn quota_key(&self, at: QuotaRef) -> Option<&QuotaKey> {
-        self.bars.quotas.all.get(at.0).map(|limiter| &limiter.of)
+        self.budgets.quotas.all.get(at.0).map(|limiter| &limiter.of)
     }
 
     /// Answers a question. `entropy` is any number, another one each time. An answer to a question
@@ -236,8 +236,8 @@ impl<T> Scheduler<T> {
         entropy: u64,
     ) {
         let now = self.advance(now);
-        let time = self.bars.quotas.time.at(now);
-        if let Some(limiter) = self.bars.quotas.all.get_mut(at.0) {
+        let time = self.budgets.quotas.time.at(now);
+        if let Some(limiter) = self.budgets.quotas.all.get_mut(at.0) {
             limiter.ledger.done(question, outcome, &time, entropy);
             self.changed_quota(at.0);
         }
@@ -247,7 +247,7 @@ impl<T> Scheduler<T> {
     /// refused because of it.
     pub fn tell_quota(&mut self, now: Timestamp, at: QuotaRef) {
         self.advance(now);
-        if let Some(limiter) = self.bars.quotas.all.get_mut(at.0) {
+        if let Some(limiter) = self.budgets.quotas.all.get_mut(at.0) {
             limiter.watched = false;
             limiter.ledger.told();
             self.changed_quota(at.0);
@@ -258,9 +258,9 @@ impl<T> Scheduler<T> {
     /// call waits for is asked about when the next one comes. Linear in the keys.
     pub fn store_is_back(&mut self, now: Timestamp) {
         self.advance(now);
-        let keys: Vec<SlabKey> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();
+        let keys: Vec<SlabKey> = self.budgets.quotas.all.iter().map(|(key, _)| key).collect();
         for key in keys {
-            let limiter = &mut self.bars.quotas.all[key];
+            let limiter = &mut self.budgets.quotas.all[key];
             limiter.watched = false;
             limiter.ledger.store_is_back();
             self.changed_quota(key);
@@ -271,30 +271,30 @@ impl<T> Scheduler<T> {
     /// that it adds to.
     #[must_use]
     pub fn wants_answer(&self, at: QuotaRef) -> bool {
-        let limiter = self.bars.quotas.all.get(at.0);
+        let limiter = self.budgets.quotas.all.get(at.0);
         limiter.is_some_and(|limiter| limiter.pins > 0 || limiter.ledger.asks_ahead())
     }
 
     /// Takes what began or ended of the troubles of keys since this was asked last.
     pub fn quota_troubles(&mut self) -> Vec<QuotaTrouble> {
-        mem::take(&mut self.bars.quotas.troubles)
+        mem::take(&mut self.budgets.quotas.troubles)
     }
 
     /// A key's budget as it is now; `None` if nothing is known of it.
     #[must_use]
     pub fn quota_now(&self, now: Timestamp, of: &QuotaKey) -> Option<QuotaNow> {
-        let key = *self.bars.quotas.by_key.get(of)?;
+        let key = *self.budgets.quotas.by_key.get(of)?;
         Some(self.budget(self.now.max(now), key))
     }
 
     fn budget(&self, now: Timestamp, key: SlabKey) -> QuotaNow {
         let (claimed, idle) = self.parking.claimed(Budget::Quota(key), now);
-        let limiter = &self.bars.quotas.all[key];
+        let limiter = &self.budgets.quotas.all[key];
         QuotaNow {
             at: QuotaRef(key),
             of: limiter.of.clone(),
             rule: *limiter.ledger.rule(),
-            ledger: limiter.ledger.now(&self.bars.quotas.time.at(now)),
+            ledger: limiter.ledger.now(&self.budgets.quotas.time.at(now)),
             waiting: limiter.pins,
             waiting_tokens: limiter.queued.draw,
             claimed,
@@ -307,10 +307,10 @@ impl<T> Scheduler<T> {
     /// ones.
     #[must_use]
     pub fn quotas_now(&self, now: Timestamp, quota: &str, most: usize) -> Vec<QuotaNow> {
-        let Some(named) = self.bars.quotas.find(quota) else {
+        let Some(named) = self.budgets.quotas.find(quota) else {
             return Vec::new();
         };
-        let all = &self.bars.quotas.all;
+        let all = &self.budgets.quotas.all;
         let waited_for = self.parking.quotas_waited_for().into_iter();
         let waited_for = waited_for.filter(|&key| *all[key].of.quota == *quota);
         let idle = named.empty.newest_first(all).take(most);
@@ -325,22 +325,22 @@ impl<T> Scheduler<T> {
     /// Counts of events at a quota's keys; `None` if there is no such quota.
     #[must_use]
     pub fn quota_counts(&self, quota: &str) -> Option<QuotaCounts> {
-        Some(self.bars.quotas.find(quota)?.counts)
+        Some(self.budgets.quotas.find(quota)?.counts)
     }
 
     /// Looks after the quotas for which something has changed.
     #[inline]
     pub(super) fn settle_quotas(&mut self, now: Timestamp) {
-        self.bars.quotas.wake_due(now);
-        if self.bars.quotas.is_settled() {
+        self.budgets.quotas.wake_due(now);
+        if self.budgets.quotas.is_settled() {
             return;
         }
         let (parking, queue) = (&self.parking, &self.queue);
-        self.bars.quotas.settle(now, |key| {
+        self.budgets.quotas.settle(now, |key| {
             let head = parking.first_at_quota(key)?;
             Some(queue.calls[head].call.tokens)
         });
-        while let Some(key) = self.bars.quotas.next_reopened() {
+        while let Some(key) = self.budgets.quotas.next_reopened() {
             self.parking.change(Budget::Quota(key));
         }
     }

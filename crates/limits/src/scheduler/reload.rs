@@ -8,7 +8,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::bars::Budgets;
+use super::budgets::Budgets;
 use super::hold::{BudgetDraw, HoldState};
 use super::park::FlowKey;
 use super::state::{Scheduler, SupplyTarget};
@@ -40,7 +40,7 @@ impl<T> Scheduler<T> {
     pub fn apply(&mut self, now: Timestamp, policy: Policy) {
         let now = self.advance(now);
         for (_, waiting) in self.queue.calls.iter_mut() {
-            self.bars.carry_over(now, waiting, &self.parking);
+            self.budgets.carry_over(now, waiting, &self.parking);
         }
         let before = self.policy.classes().iter();
         let place = |class: &ClassShare| {
@@ -56,7 +56,7 @@ impl<T> Scheduler<T> {
         self.sort_waiting(&before, &classes);
         self.expiries
             .retain(|(_, supplied)| matches!(supplied, SupplyTarget::Bucket(_)));
-        for (limiter, id) in self.bars.limits.iter().zip(0..) {
+        for (limiter, id) in self.budgets.limits.iter().zip(0..) {
             for supplier in Supplier::ALL {
                 let expires_at = limiter.supply(supplier).expires_at();
                 let expires_at = expires_at.filter(|&moment| moment > now);
@@ -77,15 +77,15 @@ impl<T> Scheduler<T> {
         policy: &Policy,
         classes: &[Option<Class>],
     ) -> Vec<Before> {
-        let old = self.bars.replace_limits(now, policy);
+        let old = self.budgets.replace_limits(now, policy);
         let before = old.into_iter().map(|mut old| {
             let heir = self.find_limit(&old.rule.name).filter(|&id| {
-                self.bars.limits[id as usize].inherit(now, &mut old, |old, new| {
+                self.budgets.limits[id as usize].inherit(now, &mut old, |old, new| {
                     classes[old.0 as usize] == Some(new)
                 })
             });
             let keeps_order = heir.is_some_and(|heir| {
-                let new = &self.bars.limits[heir as usize].rule.scope;
+                let new = &self.budgets.limits[heir as usize].rule.scope;
                 is_same_scope(&old.rule.scope, new, classes)
             });
             Before {
@@ -116,26 +116,26 @@ impl<T> Scheduler<T> {
                     return false;
                 };
                 *limit = heir;
-                self.bars.limits[heir as usize].readopt(now, stake, *progress);
+                self.budgets.limits[heir as usize].readopt(now, stake, *progress);
                 true
             });
-            let set = self.bars.set_of(call);
-            for &limit in self.bars.sets.limits(set).iter() {
+            let set = self.budgets.set_of(call);
+            for &limit in self.budgets.sets.limits(set).iter() {
                 if drawn
                     .iter()
-                    .any(|drawn| drawn.bar() == Budget::Limit(limit))
+                    .any(|drawn| drawn.budget() == Budget::Limit(limit))
                 {
                     continue;
                 }
                 drawn.push(BudgetDraw::Limit {
                     limit,
-                    stake: self.bars.limits[limit as usize].adopt(now, call, *progress),
+                    stake: self.budgets.limits[limit as usize].adopt(now, call, *progress),
                     is_kept: false,
                 });
             }
             for drawn in drawn {
                 if let BudgetDraw::Limit { limit, stake, .. } = *drawn {
-                    self.bars.limits[limit as usize].keep(now, call, stake);
+                    self.budgets.limits[limit as usize].keep(now, call, stake);
                 }
             }
         }
@@ -148,29 +148,29 @@ impl<T> Scheduler<T> {
         let passed = self.parking.take_carried();
         let new = self
             .parking
-            .reload(classes, count, self.bars.kept_for(), |new| {
+            .reload(classes, count, self.budgets.kept_for(), |new| {
                 let mut before = before.iter();
                 let old = before.position(|old| old.now == Some(new) && old.keeps_order)?;
                 Some(old as LimitId)
             });
         let old = mem::replace(&mut self.parking, new);
-        let (bars, parking, policy) = (&mut self.bars, &mut self.parking, &self.policy);
-        bars.clear_queued();
+        let (budgets, parking, policy) = (&mut self.budgets, &mut self.parking, &self.policy);
+        budgets.clear_queued();
         let mut parked = BTreeMap::new();
         self.queue.rebuild(|waiting| {
             let (call, place) = (&mut waiting.call, waiting.place);
             call.class = classes[call.class.0 as usize].unwrap_or(last);
-            waiting.meets.set = bars.set_of(call);
-            waiting.held_by = waiting.held_by.and_then(|bar| heir(before, bar));
-            bars.count(waiting);
+            waiting.meets.set = budgets.set_of(call);
+            waiting.held_by = waiting.held_by.and_then(|budget| heir(before, budget));
+            budgets.count(waiting);
             if in_turn || matches!(place, WaitPlace::Flow(_)) {
                 let flow = parking.flow(FlowKey::of(&waiting.call, &waiting.meets));
                 waiting.place = WaitPlace::Flow(flow);
                 if let WaitPlace::Flow(from) = place
-                    && let Some(bar) = old.parked_at(from)
-                    && let Some(bar) = parks_at(before, bars, policy, waiting, bar)
+                    && let Some(budget) = old.parked_at(from)
+                    && let Some(budget) = parks_at(before, budgets, policy, waiting, budget)
                 {
-                    parked.entry(flow).or_insert(bar);
+                    parked.entry(flow).or_insert(budget);
                 }
             }
         });
@@ -183,44 +183,44 @@ impl<T> Scheduler<T> {
             let waiting = &self.queue.calls[carried.head.1];
             if let WaitPlace::Flow(flow) = waiting.place
                 && self.queue.head(flow) == Some(carried.head)
-                && let Some(carried) =
-                    carried.map(|bar| parks_at(before, &self.bars, &self.policy, waiting, bar))
+                && let Some(carried) = carried
+                    .map(|budget| parks_at(before, &self.budgets, &self.policy, waiting, budget))
             {
                 self.parking.restore(flow, carried, self.now);
             }
         }
         // Each flow waits where it did, in the order there.
-        for (flow, bar) in parked {
-            self.parking.park_again(flow, bar, self.now);
+        for (flow, budget) in parked {
+            self.parking.park_again(flow, budget, self.now);
         }
         self.parking.reloaded();
     }
 }
 
 /// The present budget for one of the policy before.
-fn heir(before: &[Before], bar: Budget) -> Option<Budget> {
-    match bar {
+fn heir(before: &[Before], budget: Budget) -> Option<Budget> {
+    match budget {
         Budget::Limit(old) => before[old as usize].now.map(Budget::Limit),
-        Budget::Bucket(_) | Budget::Quota(_) => Some(bar),
+        Budget::Bucket(_) | Budget::Quota(_) => Some(budget),
     }
 }
 
 /// The present budget for one of the policy before, if this call can be parked there.
 fn parks_at<T>(
     before: &[Before],
-    bars: &Budgets,
+    budgets: &Budgets,
     policy: &Policy,
     waiting: &QueuedCall<T>,
-    bar: Budget,
+    budget: Budget,
 ) -> Option<Budget> {
-    let bar = heir(before, bar)?;
-    let parks = match bar {
+    let budget = heir(before, budget)?;
+    let parks = match budget {
         Budget::Limit(_) => {
-            bars.meets(&waiting.meets, bar) && policy.jitter(waiting.call.class).is_none()
+            budgets.meets(&waiting.meets, budget) && policy.jitter(waiting.call.class).is_none()
         }
         Budget::Bucket(_) | Budget::Quota(_) => true,
     };
-    parks.then_some(bar)
+    parks.then_some(budget)
 }
 
 /// Whether the same calls are meant, if classes are other ones now.

@@ -30,7 +30,7 @@ impl<T> Scheduler<T> {
         let mut waiting = self.queue.remove(key).expect("the head of a flow waits");
         let before = mem::take(&mut waiting.stay.before);
         let waited = self.waited_by(now, &waiting, before);
-        self.bars.discount(&waiting);
+        self.budgets.discount(&waiting);
         self.forecast_without(&waiting, true);
         let QueuedCall {
             call,
@@ -41,7 +41,7 @@ impl<T> Scheduler<T> {
         } = waiting;
         let (mut drawn, service) = self.draw_limits(now, &call, meets.set);
         if let Some(bucket) = meets.bucket {
-            let taken = self.bars.buckets.all[bucket].draw(now, call.tokens);
+            let taken = self.budgets.buckets.all[bucket].draw(now, call.tokens);
             drawn.push(BudgetDraw::Bucket { bucket, taken });
         }
         let quotas = meets.quotas.as_deref().unwrap_or_default();
@@ -54,7 +54,7 @@ impl<T> Scheduler<T> {
                 )
             };
             let took = self
-                .bars
+                .budgets
                 .quotas
                 .take(now, quota, call.tokens, call.arrived, was_held_by);
             let spent = took.spent;
@@ -62,7 +62,7 @@ impl<T> Scheduler<T> {
             told.push(took);
         }
         let from = drawn.iter();
-        let from = from.map(|drawn| (drawn.bar(), drawn.service(service)));
+        let from = from.map(|drawn| (drawn.budget(), drawn.service(service)));
         let next = self.queue.head(flow);
         let served = self.parking.served(flow, service, from, next);
         self.refresh_head(flow);
@@ -104,8 +104,8 @@ impl<T> Scheduler<T> {
         let weight = self.policy.classes()[call.class.0 as usize].weight;
         let service = TurnAdvance::new(call.tokens, call.weight, weight);
         let mut drawn = self.spare.pop().unwrap_or_default();
-        for &limit in self.bars.sets.limits(set).iter() {
-            let limiter = &mut self.bars.limits[limit as usize];
+        for &limit in self.budgets.sets.limits(set).iter() {
+            let limiter = &mut self.budgets.limits[limit as usize];
             drawn.push(BudgetDraw::Limit {
                 limit,
                 is_kept: limiter.is_kept_for(now, call),
@@ -120,13 +120,13 @@ impl<T> Scheduler<T> {
         now: Timestamp,
         key: SlabKey,
         reason: RefusalReason,
-        bar: Option<Budget>,
+        budget: Option<Budget>,
     ) -> Step<T> {
-        let held_by = bar.or_else(|| self.held_by(&self.queue.calls[key]));
+        let held_by = budget.or_else(|| self.held_by(&self.queue.calls[key]));
         let reason = self.because_of_the_store(reason, held_by);
         let waited = self.waited(now, Ticket(key)).unwrap_or_default();
         if let Some(Budget::Quota(key)) = held_by {
-            self.bars.quotas.refused(key);
+            self.budgets.quotas.refused(key);
         }
         let QueuedCall {
             call,
@@ -134,7 +134,7 @@ impl<T> Scheduler<T> {
             meets,
             ..
         } = self.take_out(key);
-        let limit = held_by.and_then(|bar| self.bars.name(bar));
+        let limit = held_by.and_then(|budget| self.budgets.name(budget));
         let refusal = self.refusal(now, reason, limit, &meets, &call, None);
         Step::Expired {
             payload,
@@ -146,7 +146,7 @@ impl<T> Scheduler<T> {
     /// Takes a call out of wherever it waits, without service.
     pub(super) fn take_out(&mut self, key: SlabKey) -> QueuedCall<T> {
         let waiting = self.queue.remove(key).expect("the call waits");
-        self.bars.discount(&waiting);
+        self.budgets.discount(&waiting);
         self.forecast_without(&waiting, false);
         if let WaitPlace::Flow(flow) = waiting.place {
             self.refresh_head(flow);
@@ -157,7 +157,7 @@ impl<T> Scheduler<T> {
 
     fn unpin(&mut self, meets: &BudgetSet) {
         if let Some(keys) = &meets.quotas {
-            self.bars.quotas.unpin(self.now, keys);
+            self.budgets.quotas.unpin(self.now, keys);
         }
     }
 
@@ -178,7 +178,7 @@ impl<T> Scheduler<T> {
     pub fn narrowest(&self, now: Timestamp, hold: &Hold) -> Option<u32> {
         let held = self.holds.get(hold.0).expect(ONCE);
         let limits = held.drawn.iter().filter_map(|drawn| match drawn {
-            BudgetDraw::Limit { limit, .. } => Some(&self.bars.limits[*limit as usize]),
+            BudgetDraw::Limit { limit, .. } => Some(&self.budgets.limits[*limit as usize]),
             _ => None,
         });
         let at_once = limits.filter(|it| matches!(it.rule.limit, Limit::Outstanding { .. }));
@@ -194,7 +194,7 @@ impl<T> Scheduler<T> {
         held.progress.depart(now, stamp);
         for drawn in &mut held.drawn {
             if let BudgetDraw::Limit { limit, stake, .. } = drawn {
-                let limiter = &mut self.bars.limits[*limit as usize];
+                let limiter = &mut self.budgets.limits[*limit as usize];
                 if limiter.depart(now, held.call.class, stake, stamp) {
                     self.parking.note_change(*limit);
                     if self.keeps_events {
@@ -238,7 +238,7 @@ impl<T> Scheduler<T> {
         for drawn in &all_drawn {
             match *drawn {
                 BudgetDraw::Limit { limit, stake, .. } => {
-                    self.bars.limits[limit as usize].release(now, class, stake, took);
+                    self.budgets.limits[limit as usize].release(now, class, stake, took);
                     if let Stake::Reserved(cost) = stake {
                         self.note(LedgerEvent::Departed {
                             limit,
@@ -249,7 +249,7 @@ impl<T> Scheduler<T> {
                 }
                 BudgetDraw::Bucket { bucket, taken } => {
                     let Some((bucket, measured)) =
-                        self.bars.buckets.all.get_mut(bucket).zip(measured)
+                        self.budgets.buckets.all.get_mut(bucket).zip(measured)
                     else {
                         continue;
                     };
@@ -259,7 +259,7 @@ impl<T> Scheduler<T> {
             }
             // Where no call waits, no change matters to any.
             if waits {
-                self.parking.change(drawn.bar());
+                self.parking.change(drawn.budget());
             }
         }
         self.spare(all_drawn);
@@ -293,9 +293,9 @@ impl<T> Scheduler<T> {
         call.class = self.clamp(call.class);
         let named = call.quotas.clone().unwrap_or_default();
         let meets = BudgetSet {
-            set: self.bars.set_of(&call),
-            bucket: self.bars.buckets.find(call.bucket),
-            quotas: self.bars.quotas.pin_again(now, &named),
+            set: self.budgets.set_of(&call),
+            bucket: self.budgets.buckets.find(call.bucket),
+            quotas: self.budgets.quotas.pin_again(now, &named),
         };
         self.join(call, payload, meets, Some(arrival))
     }
@@ -319,19 +319,20 @@ impl<T> Scheduler<T> {
         for drawn in &held.drawn {
             match *drawn {
                 BudgetDraw::Limit { limit, stake, .. } => {
-                    self.bars.limits[limit as usize].undraw(now, held.call.class, stake);
+                    self.budgets.limits[limit as usize].undraw(now, held.call.class, stake);
                 }
                 BudgetDraw::Bucket { bucket, taken } => {
-                    let Some(bucket) = self.bars.buckets.all.get_mut(bucket) else {
+                    let Some(bucket) = self.budgets.buckets.all.get_mut(bucket) else {
                         continue;
                     };
                     bucket.undraw(now, taken);
                 }
-                BudgetDraw::Quota { quota, spent } => self.bars.quotas.give_back(quota, spent),
+                BudgetDraw::Quota { quota, spent } => self.budgets.quotas.give_back(quota, spent),
             }
-            let (bar, service) = (drawn.bar(), drawn.service(held.service));
-            self.parking.unserved(bar, &held.call, service, held.served);
-            self.parking.change(bar);
+            let (budget, service) = (drawn.budget(), drawn.service(held.service));
+            self.parking
+                .unserved(budget, &held.call, service, held.served);
+            self.parking.change(budget);
         }
     }
 }

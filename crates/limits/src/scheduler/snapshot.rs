@@ -120,7 +120,7 @@ impl<T> Scheduler<T> {
     /// Every limit as it is at `now`, in the policy's order.
     #[must_use]
     pub fn limits_now(&self, now: Timestamp) -> Vec<LimitNow> {
-        let ids = 0..self.bars.limits.len() as LimitId;
+        let ids = 0..self.budgets.limits.len() as LimitId;
         ids.map(|id| self.limit_at(now, id)).collect()
     }
 
@@ -133,7 +133,7 @@ impl<T> Scheduler<T> {
     fn limit_at(&self, now: Timestamp, id: LimitId) -> LimitNow {
         let now = self.now.max(now);
         let claimed = self.parking.claimed(Budget::Limit(id), now);
-        self.bars.limits[id as usize].now(now, claimed)
+        self.budgets.limits[id as usize].now(now, claimed)
     }
 
     /// The queue as it is at `now`. Looks at every waiting call.
@@ -173,7 +173,7 @@ impl<T> Scheduler<T> {
                 .map(|((function, class, held_by), waiting)| FunctionNow {
                     function,
                     class: classes[class.0 as usize].name.clone(),
-                    held_by: held_by.and_then(|bar| self.bars.name(bar)),
+                    held_by: held_by.and_then(|budget| self.budgets.name(budget)),
                     waiting,
                 })
                 .collect(),
@@ -193,20 +193,20 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn in_use(&self, limit: &str) -> Option<u32> {
         let id = self.find_limit(limit)?;
-        let used = self.bars.limits[id as usize].used(self.now);
+        let used = self.budgets.limits[id as usize].used(self.now);
         Some(u32::try_from(used).unwrap_or(u32::MAX))
     }
 
     /// The limits in force.
     pub fn rules(&self) -> impl Iterator<Item = &LimitRule> {
-        self.bars.limits.iter().map(|limiter| &limiter.rule)
+        self.budgets.limits.iter().map(|limiter| &limiter.rule)
     }
 
     /// The limits whose need or use has changed since the last call of this method.
     pub fn demand(&mut self) -> Vec<LimitDemand> {
         let now = self.now;
         let mut changed = Vec::new();
-        for limiter in &mut self.bars.limits {
+        for limiter in &mut self.budgets.limits {
             let used = limiter.used(now);
             let need = used + limiter.queued.draw;
             if limiter.reported != (need, used) {

@@ -3,7 +3,7 @@
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use super::bars::Budgets;
+use super::budgets::Budgets;
 use super::event::LedgerEvent;
 use super::forecast::Forecast;
 use super::hold::{BudgetDraw, HoldState};
@@ -26,7 +26,7 @@ pub(super) enum SupplyTarget {
 #[derive(Debug)]
 pub struct Scheduler<T> {
     pub(super) policy: Policy,
-    pub(super) bars: Budgets,
+    pub(super) budgets: Budgets,
     pub(super) queue: CallQueue<T>,
     pub(super) parking: Parking,
     pub(super) forecast: Forecast,
@@ -65,11 +65,11 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn with_seed(policy: Policy, seed: u64) -> Self {
         let classes = policy.classes().len();
-        let bars = Budgets::new(&policy, Timestamp::ZERO);
+        let budgets = Budgets::new(&policy, Timestamp::ZERO);
         Self {
             queue: CallQueue::new(),
-            parking: Parking::new(classes, seed, bars.kept_for()),
-            bars,
+            parking: Parking::new(classes, seed, budgets.kept_for()),
+            budgets: budgets,
             forecast: Forecast::default(),
             holds: Slab::default(),
             spare: Vec::new(),
@@ -91,7 +91,7 @@ impl<T> Scheduler<T> {
     /// before it, and saves nothing up.
     #[must_use]
     pub fn beginning(mut self, now: Timestamp) -> Self {
-        self.bars = Budgets::new(&self.policy, now);
+        self.budgets = Budgets::new(&self.policy, now);
         self.now = now;
         self
     }
@@ -151,7 +151,7 @@ impl<T> Scheduler<T> {
         self.queue.calls.is_empty()
             && self.holds.is_empty()
             && self.parking.is_at_rest()
-            && self.bars.is_at_rest()
+            && self.budgets.is_at_rest()
     }
 
     /// Time only goes forward here. Supplies run out at their own moment, whatever comes next.
@@ -168,7 +168,7 @@ impl<T> Scheduler<T> {
     }
 
     pub(super) fn find_limit(&self, name: &str) -> Option<LimitId> {
-        let mut limits = self.bars.limits.iter();
+        let mut limits = self.budgets.limits.iter();
         let index = limits.position(|limiter| &*limiter.rule.name == name)?;
         Some(index as LimitId)
     }

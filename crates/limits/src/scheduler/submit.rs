@@ -39,23 +39,25 @@ impl<T> Scheduler<T> {
         let now = self.advance(now);
         call.class = self.clamp(call.class);
         // A call that is refused makes no ledger: another key would go for it.
-        let found = self.bars.quotas.find_all(&call);
+        let found = self.budgets.quotas.find_all(&call);
         let mut meets = BudgetSet {
-            set: self.bars.set_of(&call),
-            bucket: self.bars.buckets.find(call.bucket),
+            set: self.budgets.set_of(&call),
+            bucket: self.budgets.buckets.find(call.bucket),
             quotas: None,
         };
         if let Some((reason, by)) = self.refuse_at_once(now, &call, &meets, &found) {
-            if let (RefusalReason::RateLimited, Some(RefusingBudget::Bar(Budget::Bucket(bucket)))) =
-                (reason, by)
+            if let (
+                RefusalReason::RateLimited,
+                Some(RefusingBudget::Budget(Budget::Bucket(bucket))),
+            ) = (reason, by)
             {
-                self.bars.buckets.all[bucket].counts.rejected += 1;
+                self.budgets.buckets.all[bucket].counts.rejected += 1;
             }
             let limit = match by {
-                Some(RefusingBudget::Bar(bar)) => self.bars.name(bar),
+                Some(RefusingBudget::Budget(budget)) => self.budgets.name(budget),
                 Some(RefusingBudget::Quota(found)) => {
-                    self.bars.quotas.refuse(now, found, call.tokens);
-                    self.bars.quotas.name_of(found)
+                    self.budgets.quotas.refuse(now, found, call.tokens);
+                    self.budgets.quotas.name_of(found)
                 }
                 None => None,
             };
@@ -63,7 +65,7 @@ impl<T> Scheduler<T> {
             let refusal = self.refusal(now, reason, limit, &meets, &call, None);
             return Err((refusal, payload));
         }
-        let Ok(pinned) = self.bars.quotas.pin(now, &call, &found) else {
+        let Ok(pinned) = self.budgets.quotas.pin(now, &call, &found) else {
             let first = call.quotas.as_ref().and_then(|keys| keys.first());
             let refusal = Refusal {
                 limit: first.map(|of| Arc::clone(&of.quota)),
@@ -95,8 +97,8 @@ impl<T> Scheduler<T> {
                 last = (moment, by);
             }
         };
-        for (limit, limiter) in self.bars.limits_of(meets) {
-            let by = Some(RefusingBudget::Bar(Budget::Limit(limit)));
+        for (limit, limiter) in self.budgets.limits_of(meets) {
+            let by = Some(RefusingBudget::Budget(Budget::Limit(limit)));
             if limiter.is_beyond(call) {
                 return Some((RefusalReason::NeverPossible, by));
             }
@@ -110,8 +112,8 @@ impl<T> Scheduler<T> {
             }
         }
         if let Some(key) = meets.bucket {
-            let bucket = &self.bars.buckets.all[key];
-            let by = Some(RefusingBudget::Bar(Budget::Bucket(key)));
+            let bucket = &self.budgets.buckets.all[key];
+            let by = Some(RefusingBudget::Budget(Budget::Bucket(key)));
             if bucket.rule.on_excess == OnExcess::Reject
                 && !bucket.wait_behind(now, call.tokens).is_zero()
             {
@@ -125,7 +127,7 @@ impl<T> Scheduler<T> {
             }
         }
         for &found in quotas {
-            let (answer, is_rejected) = self.bars.quotas.ask(now, found, call);
+            let (answer, is_rejected) = self.budgets.quotas.ask(now, found, call);
             let by = Some(RefusingBudget::Quota(found));
             if answer == QuotaAnswer::Never {
                 return Some((RefusalReason::NeverPossible, by));
@@ -170,7 +172,7 @@ impl<T> Scheduler<T> {
             stay: Stay::new(self.now, self.parking.note_account(flow)),
             counted: None,
         };
-        self.bars.count(&waiting);
+        self.budgets.count(&waiting);
         let key = self.queue.insert(waiting);
         self.refresh_head(flow);
         Ticket(key)
@@ -192,8 +194,8 @@ impl<T> Scheduler<T> {
         } else if let Some(at) = self.comes_back(now, reason, call, meets, counted) {
             at.since(now).max(RETRY_MIN)
         } else {
-            let bars = self.bars.of(meets);
-            let waits = bars.map(|bar| self.bars.wait(now, bar, call));
+            let budgets = self.budgets.of(meets);
+            let waits = budgets.map(|budget| self.budgets.wait(now, budget, call));
             waits.max().unwrap_or(RETRY_UNMEASURED).max(RETRY_MIN)
         };
         Refusal {
@@ -207,6 +209,6 @@ impl<T> Scheduler<T> {
 /// The budget that refuses a call at its arrival.
 #[derive(Clone, Copy)]
 enum RefusingBudget {
-    Bar(Budget),
+    Budget(Budget),
     Quota(KeyMatch),
 }

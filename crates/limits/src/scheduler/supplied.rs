@@ -22,7 +22,7 @@ impl<T> Scheduler<T> {
         let Some(id) = self.find_limit(limit) else {
             return false;
         };
-        let limiter = &mut self.bars.limits[id as usize];
+        let limiter = &mut self.budgets.limits[id as usize];
         let before = limiter.supply(supplier).expires_at();
         limiter.set_supply(now, supplier, supply);
         self.expires(
@@ -52,7 +52,7 @@ impl<T> Scheduler<T> {
     }
 
     pub(super) fn share_out(&mut self, now: Timestamp) {
-        for (limiter, id) in self.bars.limits.iter_mut().zip(0 as LimitId..) {
+        for (limiter, id) in self.budgets.limits.iter_mut().zip(0 as LimitId..) {
             let share = match limiter.rule.scope {
                 Scope::Backend(_) => SupplyShare::FULL,
                 _ => self.share,
@@ -68,10 +68,10 @@ impl<T> Scheduler<T> {
     /// is no such bucket.
     pub fn supply_fill(&mut self, now: Timestamp, id: BucketId, supply: Supply<Fill>) -> bool {
         let now = self.advance(now);
-        let Some(key) = self.bars.buckets.find(Some(id)) else {
+        let Some(key) = self.budgets.buckets.find(Some(id)) else {
             return false;
         };
-        let bucket = &mut self.bars.buckets.all[key];
+        let bucket = &mut self.budgets.buckets.all[key];
         let before = core::mem::replace(&mut bucket.supply, supply).expires_at();
         bucket.follow(now);
         self.expires(SupplyTarget::Bucket(id), before, supply.expires_at());
@@ -96,19 +96,19 @@ impl<T> Scheduler<T> {
             && expires_at <= self.now
         {
             self.expiries.pop_first();
-            let bar = match supplied {
+            let budget = match supplied {
                 SupplyTarget::Limit(limit, _) => {
-                    self.bars.limits[limit as usize].follow_supply(expires_at);
+                    self.budgets.limits[limit as usize].follow_supply(expires_at);
                     Budget::Limit(limit)
                 }
                 SupplyTarget::Bucket(id) => {
-                    let key = self.bars.buckets.find(Some(id));
+                    let key = self.budgets.buckets.find(Some(id));
                     let key = key.expect("a removed bucket is removed with its supply");
-                    self.bars.buckets.all[key].follow(expires_at);
+                    self.budgets.buckets.all[key].follow(expires_at);
                     Budget::Bucket(key)
                 }
             };
-            self.parking.change(bar);
+            self.parking.change(budget);
         }
     }
 }

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use super::bars::Budgets;
+use super::budgets::Budgets;
 use super::park::Parking;
 use super::state::Scheduler;
 use crate::delay::{DelayCause, Delays};
@@ -47,7 +47,9 @@ impl Budgets {
         let mut add = |behind, time: Duration| {
             let cause = match behind {
                 _ if time.is_zero() => return,
-                WaitCause::Bar(bar) => self.name(bar).map_or(DelayCause::Others, DelayCause::Limit),
+                WaitCause::Budget(budget) => self
+                    .name(budget)
+                    .map_or(DelayCause::Others, DelayCause::Limit),
                 WaitCause::Turn => DelayCause::Turn,
             };
             delays.add(cause, time);
@@ -55,7 +57,7 @@ impl Budgets {
         match waiting.place {
             WaitPlace::Flow(flow) => parking.account(flow).since_joining(now, stay, add),
             WaitPlace::Aside(_) => {
-                let behind = waiting.held_by.map_or(WaitCause::Turn, WaitCause::Bar);
+                let behind = waiting.held_by.map_or(WaitCause::Turn, WaitCause::Budget);
                 add(behind, now.since(stay.since));
             }
         }
@@ -95,9 +97,12 @@ impl<T> Scheduler<T> {
         waiting: &QueuedCall<T>,
         mut delays: Delays,
     ) -> WaitReport {
-        self.bars.add_stay(now, waiting, &self.parking, &mut delays);
+        self.budgets
+            .add_stay(now, waiting, &self.parking, &mut delays);
         WaitReport {
-            held_by: self.held_by(waiting).and_then(|bar| self.bars.name(bar)),
+            held_by: self
+                .held_by(waiting)
+                .and_then(|budget| self.budgets.name(budget)),
             postponed: waiting.postponed,
             delays,
             foreseen: waiting

@@ -164,7 +164,7 @@ pub(crate) fn live(seed: u64, differ: bool) -> Result<u64, Violation> {
             let scheduler = twin.replay.scheduler();
             let limits = scheduler.limits_now(at(now));
             let queue = scheduler.queue_now(at(now));
-            answers.push((answered, limits, queue, scheduler.asked_count()));
+            answers.push((answered, limits, queue, scheduler.check_count()));
         }
         if answers[0] != answers[1] {
             let [one, other] = [&answers[0], &answers[1]];

@@ -66,7 +66,7 @@ impl Ranked for Event {
 enum Status {
     Waiting(Ticket),
     Running,
-    Over,
+    Finished,
 }
 
 #[derive(Debug)]
@@ -489,7 +489,7 @@ impl World {
                     return Err(format!("at {}: {call:?} was rejected", self.now()));
                 }
                 self.check_refused_at_once(&call, &refusal, full)?;
-                Status::Over
+                Status::Finished
             }
         };
         let call = call.bucket(there);
@@ -539,7 +539,7 @@ impl World {
         if again.is_some() {
             return Err(format!("call {call} was cancelled twice"));
         }
-        self.calls[call].status = Status::Over;
+        self.calls[call].status = Status::Finished;
         self.by_arrival.remove(&(call as u64));
         Ok(())
     }
@@ -552,7 +552,7 @@ impl World {
             0 => {
                 self.replay.give_back(call);
                 self.oracle.ended(run, End::Undrawn(self.now()), None)?;
-                self.calls[call].status = Status::Over;
+                self.calls[call].status = Status::Finished;
             }
             1 => {
                 self.oracle.ended(run, End::Undrawn(self.now()), None)?;
@@ -573,7 +573,7 @@ impl World {
                 self.replay.finish(call, outcome, measured);
                 self.oracle
                     .ended(run, End::Finished(self.now()), measured)?;
-                self.calls[call].status = Status::Over;
+                self.calls[call].status = Status::Finished;
             }
         }
         Ok(())
@@ -801,7 +801,7 @@ impl World {
                 return wrong("is no reason to stop waiting");
             }
         }
-        self.calls[id].status = Status::Over;
+        self.calls[id].status = Status::Finished;
         self.by_arrival.remove(&(id as u64));
         Ok(())
     }

@@ -87,7 +87,7 @@ enum Event {
     Reply(usize),
     TimeOut(usize),
     Wake { node: usize, life: u64 },
-    Told { node: usize, life: u64, key: usize },
+    Watched { node: usize, life: u64, key: usize },
     Crash,
     Restart { node: usize },
     Pause,
@@ -363,7 +363,7 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         let of = match event {
-            Event::Arrive { node } | Event::Wake { node, .. } | Event::Told { node, .. } => {
+            Event::Arrive { node } | Event::Wake { node, .. } | Event::Watched { node, .. } => {
                 Some(node)
             }
             Event::Reply(trip) | Event::TimeOut(trip) => Some(self.trips[trip].node),
@@ -400,7 +400,7 @@ impl World {
                     self.drive(node);
                 }
             }
-            Event::Told { node, life, key } => {
+            Event::Watched { node, life, key } => {
                 if self.nodes[node].life == life && self.nodes[node].alive {
                     self.nodes[node].watching[key] = false;
                     self.nodes[node].ledgers[key].told();
@@ -795,7 +795,7 @@ impl World {
         for (node, life) in watchers {
             let at = self.now + self.way();
             if node == writer || !self.random.one_in(10) {
-                self.push(at, Event::Told { node, life, key });
+                self.push(at, Event::Watched { node, life, key });
             }
         }
     }

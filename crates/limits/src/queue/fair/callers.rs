@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::service::FlowEntry;
 use crate::call::Caller;
-use crate::queue::bar::FlowId;
+use crate::queue::budget::FlowId;
 use crate::sorted::Sorted;
 
 /// Callers of one class that have a group of their own at a limit.

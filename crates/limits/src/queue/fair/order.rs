@@ -7,7 +7,7 @@ use core::mem;
 use super::callers::Callers;
 use super::service::{ClassFilter, FlowEntry, OrderSettings, TurnAdvance};
 use crate::call::{Call, Class};
-use crate::queue::bar::FlowId;
+use crate::queue::budget::FlowId;
 
 /// The order in which the flows that wait at one limit go.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::bucket::{TokenCount, Tokens};
 use crate::call::{Caller, Class, Weight};
-use crate::queue::bar::FlowId;
+use crate::queue::budget::FlowId;
 
 /// The window of a limit that has none, for a call that meets no window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(1);

@@ -25,8 +25,8 @@ impl RecentArrivals {
     pub(super) fn add(&mut self, now: Timestamp) {
         let age = now.since(self.since);
         if age >= SPAN || self.this == 0 {
-            let goes_on = age < 2 * SPAN && self.this > 0;
-            (self.first, self.last) = if goes_on {
+            let continues = age < 2 * SPAN && self.this > 0;
+            (self.first, self.last) = if continues {
                 (self.since, self.this)
             } else {
                 (now, 0)

@@ -34,14 +34,14 @@ impl<T> Scheduler<T> {
         let waiting = self.queue.calls.get(ticket.0)?;
         let (call, meets) = (&waiting.call, &waiting.meets);
         let deadline = call.deadline?;
-        let grows = self.bars.limits_of(meets).any(|(_, it)| it.is_growing());
+        let grows = self.budgets.limits_of(meets).any(|(_, it)| it.is_growing());
         if grows || self.policy.jitter(call.class).is_some() {
             return None;
         }
         let estimate = self.without_later(now, ticket, reopens)?;
         let is_in_order = match estimate.by {
             Some(Budget::Limit(limit)) => {
-                let limit = self.bars.sets.first_peer(limit);
+                let limit = self.budgets.sets.first_peer(limit);
                 let QueuedCall { call, .. } = &self.queue.calls[ticket.0];
                 self.forecast.holds_only(limit, call.class, call.caller)
             }

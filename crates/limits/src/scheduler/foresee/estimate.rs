@@ -19,7 +19,7 @@ pub(super) struct Estimate {
     pub(super) ahead: u64,
 }
 
-/// The bar that opens last for a call, of those looked at so far.
+/// The budget that opens last for a call, of those looked at so far.
 struct LastOpening {
     at: Timestamp,
     by: Option<Budget>,
@@ -81,14 +81,14 @@ impl<T> Scheduler<T> {
         if let Some((at, limit, ahead)) = limit {
             last.add(at, Budget::Limit(limit), ahead);
         }
-        if let Some((at, bar, ahead)) = self.bucket_opens(from, call, (meets, place)) {
-            last.add(at, bar, ahead);
+        if let Some((at, budget, ahead)) = self.bucket_opens(from, call, (meets, place)) {
+            last.add(at, budget, ahead);
         }
-        for bar in meets.quotas() {
-            if let Budget::Quota(quota) = bar {
-                let opens = self.bars.quotas.opens(from, quota, call.tokens);
+        for budget in meets.quotas() {
+            if let Budget::Quota(quota) = budget {
+                let opens = self.budgets.quotas.opens(from, quota, call.tokens);
                 if opens > from {
-                    last.add(opens, bar, 0);
+                    last.add(opens, budget, 0);
                 }
             }
         }
@@ -100,7 +100,7 @@ impl<T> Scheduler<T> {
         let mut is_known = supplied.is_some();
         // Nothing is known to hold it once all is open, as in a pause. It is counted where many calls wait longest.
         if start <= from {
-            let limits = self.bars.sets.limits(meets.set);
+            let limits = self.budgets.sets.limits(meets.set);
             let slowest = limits.iter().copied().max_by_key(|&limit| {
                 let opens = self.opening(from, limit, call, meets, MANY, MANY);
                 opens.unwrap_or(from)
@@ -133,7 +133,7 @@ impl<T> Scheduler<T> {
         reopens: Option<Timestamp>,
     ) -> Option<Timestamp> {
         let mut from = Some(now);
-        for (_, limiter) in self.bars.limits_of(meets) {
+        for (_, limiter) in self.budgets.limits_of(meets) {
             let opens = limiter.supplied_from(now, reopens);
             from = from.zip(opens).map(|(from, opens)| from.max(opens));
         }
@@ -149,7 +149,7 @@ impl<T> Scheduler<T> {
         (meets, place): (&BudgetSet, Option<&FlowPosition>),
         later: LaterArrivals,
     ) -> (Option<(Timestamp, LimitId, u64)>, Option<Budget>) {
-        let limits = self.bars.sets.limits(meets.set);
+        let limits = self.budgets.sets.limits(meets.set);
         let memo = PredictionMemo::default();
         let mut unknown = None;
         // Calls that other limits hold come here until it starts, and that depends on them.
@@ -195,7 +195,7 @@ impl<T> Scheduler<T> {
         (meets, place): (&BudgetSet, Option<&FlowPosition>),
     ) -> Option<(Timestamp, Budget, u64)> {
         let key = meets.bucket?;
-        let bucket = &self.bars.buckets.all[key];
+        let bucket = &self.budgets.buckets.all[key];
         let queued = bucket.queued;
         // A call that is counted is among those that wait.
         let mine = TokenCount::of_turn(call.tokens).micros();
@@ -223,8 +223,8 @@ impl<T> Scheduler<T> {
         (meets, place): (&BudgetSet, Option<&FlowPosition>),
         (later, memo): (LaterArrivals, &PredictionMemo),
     ) -> Option<(Timestamp, u64)> {
-        let first = self.bars.sets.first_peer(limit);
-        let unit = self.bars.limits[limit as usize].unit();
+        let first = self.budgets.sets.first_peer(limit);
+        let unit = self.budgets.limits[limit as usize].unit();
         let load = memo.load(first, || {
             let load = self.forecast.loads.get(&(first, call.class, call.caller));
             load.copied().unwrap_or_default()
@@ -264,14 +264,14 @@ impl<T> Scheduler<T> {
         ahead: u64,
         in_class: u64,
     ) -> Option<Timestamp> {
-        let limiter = &self.bars.limits[limit as usize];
+        let limiter = &self.budgets.limits[limit as usize];
         match limiter.opening(from, call, ahead, in_class) {
             LimitOpening::At(at) => Some(at),
             LimitOpening::Unknown => None,
             // The call that frees the room has not left yet. It leaves when its other limits let it.
             LimitOpening::After { behind, then } => {
                 let mut leaves = from;
-                for (other, limiter) in self.bars.limits_of(meets) {
+                for (other, limiter) in self.budgets.limits_of(meets) {
                     if other != limit
                         && let LimitOpening::At(at) = limiter.opening(from, call, behind, behind)
                     {
@@ -292,13 +292,13 @@ impl<T> Scheduler<T> {
         place: Option<&FlowPosition>,
         memo: &PredictionMemo,
     ) -> ExpectedDraws {
-        let unit = self.bars.limits[limit as usize].unit();
+        let unit = self.budgets.limits[limit as usize].unit();
         let mut coming = ExpectedDraws::default();
-        let first = Budget::Limit(self.bars.sets.first_peer(limit));
+        let first = Budget::Limit(self.budgets.sets.first_peer(limit));
         let sets = self.forecast.sets.iter().take(SETS_MAX);
         for (number, (&(by, set, of), &draw)) in sets.enumerate() {
             let Some(by) = by else { continue };
-            if by == first || !self.bars.sets.limits(set).contains(&limit) {
+            if by == first || !self.budgets.sets.limits(set).contains(&limit) {
                 continue;
             }
             let behind = place.and_then(|place| {
@@ -331,8 +331,8 @@ impl<T> Scheduler<T> {
                     set,
                     ..BudgetSet::default()
                 };
-                let peers = self.bars.limits_of(&meets);
-                let peers = peers.filter(|&(of, _)| self.bars.sets.first_peer(of) == first);
+                let peers = self.budgets.limits_of(&meets);
+                let peers = peers.filter(|&(of, _)| self.budgets.sets.first_peer(of) == first);
                 let ends = peers.filter_map(|(limit, limiter)| {
                     let held = self.forecast.held(first, limiter.unit()).saturating_sub(1);
                     self.opening(now, limit, &call, &meets, held, held)
@@ -340,7 +340,7 @@ impl<T> Scheduler<T> {
                 ends.max()
             }
             Budget::Bucket(bucket) => {
-                let bucket = self.bars.buckets.all.get(bucket)?;
+                let bucket = self.budgets.buckets.all.get(bucket)?;
                 let one = TokenCount::of_turn(call.tokens).micros();
                 let ahead = bucket.queued.draw.saturating_sub(one);
                 Some(now + bucket.wait_with(now, ahead, call.tokens))
@@ -358,8 +358,8 @@ impl<T> Scheduler<T> {
         reopens: Option<Timestamp>,
     ) -> Option<Timestamp> {
         let mut from = now;
-        for &limit in self.bars.sets.limits(set).iter() {
-            from = from.max(self.bars.limits[limit as usize].supplied_from(now, reopens)?);
+        for &limit in self.budgets.sets.limits(set).iter() {
+            from = from.max(self.budgets.limits[limit as usize].supplied_from(now, reopens)?);
         }
         let Budget::Limit(first) = by else {
             return self.drains(from, by, set);
@@ -371,8 +371,8 @@ impl<T> Scheduler<T> {
         };
         let mut last = None;
         let memo = PredictionMemo::default();
-        for (limit, limiter) in self.bars.limits_of(&meets) {
-            if self.bars.sets.first_peer(limit) != first {
+        for (limit, limiter) in self.budgets.limits_of(&meets) {
+            if self.budgets.sets.first_peer(limit) != first {
                 continue;
             }
             let held = self.forecast.held(first, limiter.unit()).saturating_sub(1);

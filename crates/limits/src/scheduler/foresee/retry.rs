@@ -65,11 +65,11 @@ impl<T> Scheduler<T> {
         counted: Option<ForecastEntry>,
     ) -> FlowPosition {
         let one = TurnAdvance::new(call.tokens, call.weight, 1).of_caller();
-        let ahead = self.bars.of(meets).filter_map(|bar| {
+        let ahead = self.budgets.of(meets).filter_map(|budget| {
             let mut own = OwnDraws::default();
-            let bar = match bar {
+            let budget = match budget {
                 Budget::Limit(limit) => {
-                    let first = self.bars.sets.first_peer(limit);
+                    let first = self.budgets.sets.first_peer(limit);
                     let load = self.forecast.loads.get(&(first, call.class, call.caller));
                     let load = load.copied().unwrap_or_default();
                     (own.depth, own.draw) = (load.depth, load.draw);
@@ -77,17 +77,17 @@ impl<T> Scheduler<T> {
                 }
                 // All calls that meet it are in there, whatever holds them.
                 Budget::Bucket(bucket) => {
-                    own.draw = DrawAmounts::of_tokens(self.bars.buckets.all[bucket].queued.draw);
-                    bar
+                    own.draw = DrawAmounts::of_tokens(self.budgets.buckets.all[bucket].queued.draw);
+                    budget
                 }
                 Budget::Quota(_) => return None,
             };
-            let is_bucket = matches!(bar, Budget::Bucket(_));
-            if counted.is_some_and(|counted| is_bucket || counted.at == Some(bar)) {
+            let is_bucket = matches!(budget, Budget::Bucket(_));
+            if counted.is_some_and(|counted| is_bucket || counted.at == Some(budget)) {
                 own.depth = own.depth.saturating_sub(one);
                 own.draw = own.draw.without(DrawAmounts::of(call));
             }
-            Some((bar, own))
+            Some((budget, own))
         });
         let itself = counted.map(|counted| {
             let set = (counted.at, meets.set, call.class);
@@ -115,16 +115,16 @@ impl<T> Scheduler<T> {
             ..BudgetSet::default()
         };
         let mut from = now;
-        for (_, limiter) in self.bars.limits_of(&meets) {
+        for (_, limiter) in self.budgets.limits_of(&meets) {
             from = from.max(limiter.supplied_from(now, self.reopens)?);
         }
         let mut opens = from;
-        for (limit, _) in self.bars.limits_of(&meets) {
+        for (limit, _) in self.budgets.limits_of(&meets) {
             opens = opens.max(self.opening(from, limit, &call, &meets, 0, 0)?);
         }
         match at {
             Some(Budget::Bucket(bucket)) => {
-                let bucket = self.bars.buckets.all.get(bucket)?;
+                let bucket = self.budgets.buckets.all.get(bucket)?;
                 Some(opens.max(from + bucket.wait_with(from, 0, call.tokens)))
             }
             Some(Budget::Limit(_)) | None => Some(opens),

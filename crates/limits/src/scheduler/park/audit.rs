@@ -17,15 +17,15 @@ impl Parking {
         assert!(self.ready.is_empty(), "every ready flow has been asked");
         let limits = (0..self.limits.len() as LimitId).map(Budget::Limit);
         let quotas = self.quotas.keys().map(|&quota| Budget::Quota(quota));
-        for bar in limits.chain(quotas) {
-            let at = self.at(bar).expect("it is there");
-            let first = |spot| self.first(spot);
+        for budget in limits.chain(quotas) {
+            let at = self.at(budget).expect("it is there");
+            let first = |list| self.first(list);
             assert_eq!(
                 at.all.last_flow,
-                first(WaitList::At(bar)),
-                "the first flow parked at {bar:?} was asked last"
+                first(WaitList::At(budget)),
+                "the first flow parked at {budget:?} was asked last"
             );
-            if let (Some(_), Budget::Limit(limit)) = (at.kept_for, bar) {
+            if let (Some(_), Budget::Limit(limit)) = (at.kept_for, budget) {
                 assert_eq!(
                     at.kept.last_flow,
                     first(WaitList::Kept(limit)),

@@ -10,31 +10,31 @@ use crate::queue::{Budget, FlowId};
 use crate::time::Timestamp;
 
 impl Parking {
-    /// The turn of a flow came, and another bar than the present one bars it. True if it goes to
-    /// the front there; then room is kept for it where its turn has come. `opens` is when that bar
+    /// The turn of a flow came, and another budget than the present one bars it. True if it goes to
+    /// the front there; then room is kept for it where its turn has come. `opens` is when that
     /// opens, if known. `claim` returns how long a claim at a limit lasts, and how much it is for.
     pub(crate) fn pass_over(
         &mut self,
         flow: FlowId,
         turn: WaitList,
-        bar: Budget,
+        budget: Budget,
         opens: Option<Timestamp>,
         now: Timestamp,
         claim: impl Fn(Budget) -> (Duration, u64),
     ) -> bool {
         let mut passed = self.take_passed(flow, now).unwrap_or_else(|| {
             Box::new(PassedHead {
-                due: now + claim(turn.bar()).0,
+                due: now + claim(turn.budget()).0,
                 turns: Vec::new(),
                 lapses: 0,
             })
         });
-        if !passed.turns.contains(&turn.bar()) {
-            passed.turns.push(turn.bar());
+        if !passed.turns.contains(&turn.budget()) {
+            passed.turns.push(turn.budget());
         }
-        let claims = passed.may_claim(bar, now);
+        let claims = passed.may_claim(budget, now);
         if claims {
-            for &at in passed.turns.iter().filter(|&&at| at != bar) {
+            for &at in passed.turns.iter().filter(|&&at| at != budget) {
                 let (window, draw) = claim(at);
                 if opens.is_none_or(|opens| opens.since(now) <= window) {
                     let factor = 1_u32.checked_shl(passed.lapses).unwrap_or(u32::MAX);
@@ -49,7 +49,7 @@ impl Parking {
 
     pub(super) fn claim(
         &mut self,
-        bar: Budget,
+        budget: Budget,
         flow: FlowId,
         draw: u64,
         now: Timestamp,
@@ -61,24 +61,24 @@ impl Parking {
             since: now,
             until,
         };
-        self.insert_claim(bar, flow, claim);
+        self.insert_claim(budget, flow, claim);
     }
 
-    pub(super) fn insert_claim(&mut self, bar: Budget, flow: FlowId, claim: RoomClaim) {
+    pub(super) fn insert_claim(&mut self, budget: Budget, flow: FlowId, claim: RoomClaim) {
         let own = (self.head(flow).0, flow);
-        let at = self.make_at(bar);
+        let at = self.make_at(budget);
         at.claimed += claim.draw;
         let before = at.claims.insert(own, claim);
         debug_assert!(before.is_none(), "a call claims once at a limit");
         if let Some(until) = claim.until {
-            self.lapses.insert((until, bar, flow));
+            self.lapses.insert((until, budget, flow));
         }
     }
 
     /// A flow claims nothing here any more, if it did.
-    pub(super) fn drop_claim(&mut self, bar: Budget, flow: FlowId, now: Timestamp) {
+    pub(super) fn drop_claim(&mut self, budget: Budget, flow: FlowId, now: Timestamp) {
         let own = (self.head(flow).0, flow);
-        let Some(at) = self.at_mut(bar) else {
+        let Some(at) = self.at_mut(budget) else {
             return;
         };
         let Some(claim) = at.claims.remove(&own) else {
@@ -89,34 +89,36 @@ impl Parking {
             let idle = now.since(claim.since);
             at.idle += idle;
             self.idle += idle;
-            self.lapses.remove(&(until, bar, flow));
+            self.lapses.remove(&(until, budget, flow));
         }
-        self.change(bar);
-        self.forget_if_empty(bar);
+        self.change(budget);
+        self.forget_if_empty(budget);
     }
 
     /// A flow claims nothing any more. Returns what its head was passed over at.
     pub(super) fn take_passed(&mut self, flow: FlowId, now: Timestamp) -> Option<Box<PassedHead>> {
         self.leave_front(flow, now);
         let passed = self.flows[flow as usize].passed.take()?;
-        for &bar in &passed.turns {
-            self.drop_claim(bar, flow, now);
+        for &budget in &passed.turns {
+            self.drop_claim(budget, flow, now);
         }
         Some(passed)
     }
 
     /// A flow at the front of a limit joins the order of that limit.
     pub(super) fn leave_front(&mut self, flow: FlowId, now: Timestamp) {
-        let Some(spot) = self.flows[flow as usize].parked_at else {
+        let Some(list) = self.flows[flow as usize].parked_at else {
             return;
         };
         let entry = self.entry(flow);
         let common = self.common;
-        let at = self.at_mut(spot.bar()).expect("the flow is parked there");
+        let at = self
+            .at_mut(list.budget())
+            .expect("the flow is parked there");
         let claim = at.claims.get(&(entry.arrival, flow));
         if claim.is_some_and(|claim| claim.until.is_none()) {
             at.order.insert(entry, common);
-            self.drop_claim(spot.bar(), flow, now);
+            self.drop_claim(list.budget(), flow, now);
         }
     }
 
@@ -126,13 +128,13 @@ impl Parking {
     /// Otherwise two limits could send it back and forth: each would be closed until it was parked
     /// there.
     #[inline]
-    pub(crate) fn ahead(&self, flow: FlowId, bar: Budget, now: Timestamp) -> u64 {
-        let Some(at) = self.at(bar).filter(|at| !at.claims.is_empty()) else {
+    pub(crate) fn ahead(&self, flow: FlowId, budget: Budget, now: Timestamp) -> u64 {
+        let Some(at) = self.at(budget).filter(|at| !at.claims.is_empty()) else {
             return 0;
         };
         let own = (self.head(flow).0, flow);
         let passed = self.flows[flow as usize].passed.as_ref();
-        let may_claim = passed.is_some_and(|passed| passed.may_claim(bar, now));
+        let may_claim = passed.is_some_and(|passed| passed.may_claim(budget, now));
         if !may_claim && !at.claims.contains_key(&own) {
             return at.claimed;
         }
@@ -141,8 +143,8 @@ impl Parking {
     }
 
     /// The claims on this budget now, and for how long claims have kept room.
-    pub(crate) fn claimed(&self, bar: Budget, now: Timestamp) -> (u64, Duration) {
-        let Some(at) = self.at(bar) else {
+    pub(crate) fn claimed(&self, budget: Budget, now: Timestamp) -> (u64, Duration) {
+        let Some(at) = self.at(budget) else {
             return (0, Duration::ZERO);
         };
         let claims = at.claims.values().filter(|claim| claim.until.is_some());

@@ -37,7 +37,7 @@ pub(super) struct Flow {
     pub(super) key: FlowKey,
     /// The first call of this flow, with its arrival.
     pub(super) head: Option<(u64, SlabKey)>,
-    /// Where it is parked; a flow with a head and no spot is ready.
+    /// Where it is parked; a flow with a head and no wait list is ready.
     pub(super) parked_at: Option<WaitList>,
     /// The budget at which the head was passed over, if it was.
     pub(super) passed: Option<Box<PassedHead>>,
@@ -89,15 +89,15 @@ impl CarriedFlow {
         let turns = self.passed.turns.into_iter();
         self.passed.turns = turns.filter_map(&heir).collect();
         let claims = self.claims.into_iter();
-        let claims = claims.filter_map(|(bar, claim)| Some((heir(bar)?, claim)));
+        let claims = claims.filter_map(|(budget, claim)| Some((heir(budget)?, claim)));
         self.claims = claims.collect();
         Some(self)
     }
 }
 
 impl PassedHead {
-    pub(super) fn may_claim(&self, bar: Budget, now: Timestamp) -> bool {
-        self.due <= now && self.turns.contains(&bar)
+    pub(super) fn may_claim(&self, budget: Budget, now: Timestamp) -> bool {
+        self.due <= now && self.turns.contains(&budget)
     }
 }
 
@@ -111,9 +111,9 @@ pub(crate) enum WaitList {
 }
 
 impl WaitList {
-    pub(crate) const fn bar(self) -> Budget {
+    pub(crate) const fn budget(self) -> Budget {
         match self {
-            Self::At(bar) => bar,
+            Self::At(budget) => budget,
             Self::Kept(limit) => Budget::Limit(limit),
         }
     }
@@ -162,17 +162,17 @@ impl BudgetQueue {
     }
 
     #[inline]
-    pub(super) fn look(&mut self, spot: WaitList) -> &mut LastCheck {
-        match spot {
+    pub(super) fn last_check(&mut self, list: WaitList) -> &mut LastCheck {
+        match list {
             WaitList::At(_) => &mut self.all,
             WaitList::Kept(_) => &mut self.kept,
         }
     }
 
-    /// The flows of the order that wait at this spot.
+    /// The flows of the order that wait at this wait list.
     #[inline]
-    pub(super) fn part(&self, spot: WaitList) -> ClassFilter {
-        match (self.kept_for, spot) {
+    pub(super) fn part(&self, list: WaitList) -> ClassFilter {
+        match (self.kept_for, list) {
             (None, _) => ClassFilter::All,
             (Some(class), WaitList::Kept(_)) => ClassFilter::Only(class),
             (Some(class), WaitList::At(_)) => ClassFilter::But(class),

@@ -1,4 +1,4 @@
-//! Where every flow is, and the spots that have changed.
+//! Where every flow is, and the wait lists that have changed.
 
 use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use alloc::sync::Arc;
@@ -42,11 +42,11 @@ pub(crate) struct Parking {
     pub(super) changed: Vec<WaitList>,
     /// Of these, the ones that are being looked at: by round, then by when the first flow came.
     pub(super) lists_to_check: BinaryHeap<Reverse<(u64, u64, WaitList)>>,
-    /// Rounds of asking changed spots. A spot that changes again comes after those that were not
+    /// Rounds of asking changed wait lists. A wait list that changes again comes after those that were not
     /// asked yet. Otherwise flows parked there would get all the room of a limit, and flows whose
     /// other limit opened at the same moment would get none.
     pub(super) round: u64,
-    /// When spots open for the flow that was asked last.
+    /// When wait lists open for the flow that was asked last.
     pub(super) openings: Sorted<(Timestamp, WaitList)>,
     /// When claims lapse.
     pub(super) lapses: BTreeSet<(Timestamp, Budget, FlowId)>,
@@ -153,27 +153,27 @@ impl Parking {
     /// Where a flow is parked now.
     #[inline]
     pub(crate) fn parked_at(&self, flow: FlowId) -> Option<Budget> {
-        Some(self.flows[flow as usize].parked_at?.bar())
+        Some(self.flows[flow as usize].parked_at?.budget())
     }
 
-    /// The spot of a flow that this bars.
+    /// The wait list of a flow that this bars.
     #[inline]
-    pub(super) fn spot_of(&self, flow: FlowId, bar: Budget) -> WaitList {
-        match bar {
+    pub(super) fn list_of(&self, flow: FlowId, budget: Budget) -> WaitList {
+        match budget {
             Budget::Limit(limit)
                 if self.limits[limit as usize].kept_for
                     == Some(self.flows[flow as usize].key.class) =>
             {
                 WaitList::Kept(limit)
             }
-            _ => WaitList::At(bar),
+            _ => WaitList::At(budget),
         }
     }
 
     /// The flows at a budget; `None` at a quota where no call waits.
     #[inline]
-    pub(super) fn at(&self, bar: Budget) -> Option<&BudgetQueue> {
-        match bar {
+    pub(super) fn at(&self, budget: Budget) -> Option<&BudgetQueue> {
+        match budget {
             Budget::Limit(limit) => Some(&self.limits[limit as usize]),
             Budget::Bucket(bucket) => Some(&self.buckets[bucket.index() as usize]),
             Budget::Quota(quota) => self.quotas.get(&quota),
@@ -181,8 +181,8 @@ impl Parking {
     }
 
     #[inline]
-    pub(super) fn at_mut(&mut self, bar: Budget) -> Option<&mut BudgetQueue> {
-        match bar {
+    pub(super) fn at_mut(&mut self, budget: Budget) -> Option<&mut BudgetQueue> {
+        match budget {
             Budget::Limit(limit) => Some(&mut self.limits[limit as usize]),
             Budget::Bucket(bucket) => Some(&mut self.buckets[bucket.index() as usize]),
             Budget::Quota(quota) => self.quotas.get_mut(&quota),
@@ -190,23 +190,23 @@ impl Parking {
     }
 
     #[inline]
-    pub(super) fn look(&mut self, spot: WaitList) -> Option<&mut LastCheck> {
-        Some(self.at_mut(spot.bar())?.look(spot))
+    pub(super) fn last_check(&mut self, list: WaitList) -> Option<&mut LastCheck> {
+        Some(self.at_mut(list.budget())?.last_check(list))
     }
 
     #[inline]
-    pub(super) fn make_at(&mut self, bar: Budget) -> &mut BudgetQueue {
-        if let Budget::Quota(quota) = bar {
+    pub(super) fn make_at(&mut self, budget: Budget) -> &mut BudgetQueue {
+        if let Budget::Quota(quota) = budget {
             return self.quotas.entry(quota).or_default();
         }
-        self.at_mut(bar).expect("limits and buckets are there")
+        self.at_mut(budget).expect("limits and buckets are there")
     }
 
-    pub(super) fn forget_if_empty(&mut self, bar: Budget) {
-        if let Budget::Quota(quota) = bar
+    pub(super) fn forget_if_empty(&mut self, budget: Budget) {
+        if let Budget::Quota(quota) = budget
             && self.quotas.get(&quota).is_some_and(BudgetQueue::is_empty)
         {
-            self.forget_asked(WaitList::At(bar));
+            self.forget_verdict(WaitList::At(budget));
             self.quotas.remove(&quota);
         }
     }
@@ -229,20 +229,20 @@ impl Parking {
         head.expect("only flows with a call in them are ready or parked")
     }
 
-    /// The first flow at a spot.
+    /// The first flow at a wait list.
     #[inline]
-    pub(super) fn first(&self, spot: WaitList) -> Option<FlowId> {
-        let at = self.at(spot.bar())?;
+    pub(super) fn first(&self, list: WaitList) -> Option<FlowId> {
+        let at = self.at(list.budget())?;
         if !at.claims.is_empty() {
             let mut claims = at.claims.iter();
             let front = claims.find(|((_, flow), claim)| {
-                claim.until.is_none() && self.flows[*flow as usize].parked_at == Some(spot)
+                claim.until.is_none() && self.flows[*flow as usize].parked_at == Some(list)
             });
             if let Some(((_, flow), _)) = front {
                 return Some(*flow);
             }
         }
-        at.order.first(at.part(spot))
+        at.order.first(at.part(list))
     }
 
     /// The head of a flow is now this one. It waits where the one before it did.
@@ -266,10 +266,12 @@ impl Parking {
             (Some(_), Some((arrival, _))) => {
                 let entry = self.entry(flow);
                 self.flows[flow as usize].head = head;
-                if let Some(spot) = parked_at {
-                    let at = self.at_mut(spot.bar()).expect("the flow is parked there");
+                if let Some(list) = parked_at {
+                    let at = self
+                        .at_mut(list.budget())
+                        .expect("the flow is parked there");
                     at.order.replace(entry, arrival);
-                    self.has_new_head(flow, spot);
+                    self.has_new_head(flow, list);
                 } else {
                     self.ready.replace(entry, arrival);
                 }
@@ -289,12 +291,14 @@ impl Parking {
 
     /// A flow that is parked here has another head.
     #[inline]
-    pub(super) fn has_new_head(&mut self, flow: FlowId, spot: WaitList) {
-        let at = self.at_mut(spot.bar()).expect("the flow is parked there");
-        if at.look(spot).last_flow == Some(flow) {
-            self.mark(spot);
+    pub(super) fn has_new_head(&mut self, flow: FlowId, list: WaitList) {
+        let at = self
+            .at_mut(list.budget())
+            .expect("the flow is parked there");
+        if at.last_check(list).last_flow == Some(flow) {
+            self.mark(list);
         }
-        self.reordered(spot.bar());
+        self.reordered(list.budget());
     }
 
     /// There is a bucket now, or its flows go in another order.

@@ -50,17 +50,17 @@ impl Parking {
         let mut carried = Vec::new();
         for flow in 0..self.flows.len() as FlowId {
             let state = &mut self.flows[flow as usize];
-            let (Some(head), Some(spot)) = (state.head, state.parked_at) else {
+            let (Some(head), Some(list)) = (state.head, state.parked_at) else {
                 continue;
             };
             let Some(passed) = state.passed.take() else {
                 continue;
             };
             let own = (head.0, flow);
-            let claim_at = |&bar| Some((bar, *self.at(bar)?.claims.get(&own)?));
+            let claim_at = |&budget| Some((budget, *self.at(budget)?.claims.get(&own)?));
             carried.push(CarriedFlow {
                 head,
-                at: spot.bar(),
+                at: list.budget(),
                 claims: passed.turns.iter().filter_map(claim_at).collect(),
                 passed,
             });
@@ -71,8 +71,8 @@ impl Parking {
     /// Parks a flow that is ready where it was parked before a reload, with what was remembered of
     /// its head.
     pub(crate) fn restore(&mut self, flow: FlowId, carried: CarriedFlow, now: Timestamp) {
-        for (bar, claim) in carried.claims {
-            self.insert_claim(bar, flow, claim);
+        for (budget, claim) in carried.claims {
+            self.insert_claim(budget, flow, claim);
         }
         self.flows[flow as usize].passed = Some(carried.passed);
         self.park_again(flow, carried.at, now);

@@ -27,23 +27,23 @@ impl Parking {
         if counts && state.parked_at.is_none() {
             self.ready.serve(entry, service, true, common);
         }
-        for (bar, service) in drawn_from {
-            if let (Some(spot), Some((arrival, _))) = (stands_at, next)
-                && spot.bar() == bar
-                && let Some(at) = self.at_mut(bar)
+        for (budget, service) in drawn_from {
+            if let (Some(list), Some((arrival, _))) = (stands_at, next)
+                && list.budget() == budget
+                && let Some(at) = self.at_mut(budget)
                 && at.order.serve_first(entry, service, arrival)
             {
                 self.flows[flow as usize].head = next;
-                self.has_new_head(flow, spot);
+                self.has_new_head(flow, list);
                 continue;
             }
-            if let Some(at) = self.at_mut(bar)
+            if let Some(at) = self.at_mut(budget)
                 && at.order.serve(entry, service, counts, common)
             {
                 if at.order.is_empty() {
-                    self.tagged.push(bar);
+                    self.tagged.push(budget);
                 } else {
-                    self.reordered(bar);
+                    self.reordered(budget);
                 }
             }
         }
@@ -60,16 +60,16 @@ impl Parking {
     ) -> u64 {
         self.common.served += 1;
         self.last_was_ready = Some(true);
-        for (bar, service) in drawn_from {
+        for (budget, service) in drawn_from {
             // Tags of calls that waited before are kept until the next one waits.
-            if self.at(bar).is_some_and(|at| at.order.has_tags()) {
-                self.serve_tags(call, arrival, bar, service);
+            if self.at(budget).is_some_and(|at| at.order.has_tags()) {
+                self.serve_tags(call, arrival, budget, service);
             }
         }
         self.common.served
     }
 
-    fn serve_tags(&mut self, call: &Call, arrival: u64, bar: Budget, service: TurnAdvance) {
+    fn serve_tags(&mut self, call: &Call, arrival: u64, budget: Budget, service: TurnAdvance) {
         let entry = FlowEntry {
             class: call.class,
             caller: call.caller,
@@ -77,25 +77,33 @@ impl Parking {
             flow: FlowId::MAX,
         };
         let common = self.common;
-        let Some(at) = self.at_mut(bar) else { return };
+        let Some(at) = self.at_mut(budget) else {
+            return;
+        };
         at.order.serve(entry, service, false, common);
-        self.tagged.push(bar);
+        self.tagged.push(budget);
     }
 
     /// No flow is ready any more: orders without flows start from zero.
     pub(super) fn tidy(&mut self) {
-        while let Some(bar) = self.tagged.pop() {
-            if let Some(at) = self.at_mut(bar) {
+        while let Some(budget) = self.tagged.pop() {
+            if let Some(at) = self.at_mut(budget) {
                 at.order.tidy();
             }
-            self.forget_if_empty(bar);
+            self.forget_if_empty(budget);
         }
     }
 
     /// Something that served a call has not after all. Another flow may be first there:
     /// [`change`](Self::change) has it looked at.
-    pub(crate) fn unserved(&mut self, bar: Budget, call: &Call, service: TurnAdvance, served: u64) {
-        if let Some(at) = self.at_mut(bar) {
+    pub(crate) fn unserved(
+        &mut self,
+        budget: Budget,
+        call: &Call,
+        service: TurnAdvance,
+        served: u64,
+    ) {
+        if let Some(at) = self.at_mut(budget) {
             at.order.unserve(call, service, served);
         }
     }
@@ -106,10 +114,10 @@ impl Parking {
     pub(crate) fn is_behind(
         &self,
         flow: FlowId,
-        bar: Budget,
+        budget: Budget,
         is_kept_for_it: impl FnOnce() -> bool,
     ) -> bool {
-        let Some(at) = self.at(bar).filter(|at| !at.order.is_empty()) else {
+        let Some(at) = self.at(budget).filter(|at| !at.order.is_empty()) else {
             return false;
         };
         let entry = self.entry(flow);
@@ -117,7 +125,7 @@ impl Parking {
             return false;
         }
         // A flow that is asked where it is parked is the first of its part.
-        let is_here = self.parked_at(flow) == Some(bar);
+        let is_here = self.parked_at(flow) == Some(budget);
         let is_behind = |part| at.order.is_behind(entry, part);
         match at.kept_for {
             None => !is_here && is_behind(ClassFilter::All),

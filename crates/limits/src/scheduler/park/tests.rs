@@ -67,10 +67,10 @@ fn a_claim_lasts_a_window_and_twice_as_long_each_time_that_it_was_in_vain() {
         was_passed_over(&mut parking, flow, now);
         let passed = parking.flows[flow as usize].passed.as_mut();
         passed.expect("it was passed over").lapses = lapses;
-        let (turn, bar) = (WaitList::At(Budget::Limit(1)), LIMIT);
-        assert!(parking.pass_over(flow, turn, bar, None, now, claim));
+        let (turn, budget) = (WaitList::At(Budget::Limit(1)), LIMIT);
+        assert!(parking.pass_over(flow, turn, budget, None, now, claim));
         let until = now + Duration::from_nanos(lasts);
-        assert_eq!(parking.claimed(turn.bar(), now).0, 3);
+        assert_eq!(parking.claimed(turn.budget(), now).0, 3);
         assert_eq!(parking.next_opening(), Some(until));
     }
 }
@@ -86,7 +86,7 @@ fn no_room_is_kept_for_a_call_whose_other_limit_opens_later_than_the_claim_lasts
         let turn = WaitList::At(Budget::Limit(1));
         let opens = Some(now + Duration::from_nanos(opens_in));
         assert!(parking.pass_over(flow, turn, LIMIT, opens, now, claim));
-        assert_eq!(parking.claimed(turn.bar(), now).0, claimed);
+        assert_eq!(parking.claimed(turn.budget(), now).0, claimed);
     }
 }
 
@@ -97,7 +97,7 @@ fn a_call_that_is_passed_over_for_the_first_time_claims_after_a_window() {
     let flow = waiting(&mut parking, 1);
     let (one, other) = (WaitList::At(LIMIT), WaitList::At(Budget::Limit(1)));
     let at = Timestamp::from_nanos;
-    assert!(!parking.pass_over(flow, one, other.bar(), None, at(0), claim));
-    assert!(!parking.pass_over(flow, other, one.bar(), None, at(99), claim));
-    assert!(parking.pass_over(flow, one, other.bar(), None, at(100), claim));
+    assert!(!parking.pass_over(flow, one, other.budget(), None, at(0), claim));
+    assert!(!parking.pass_over(flow, other, one.budget(), None, at(99), claim));
+    assert!(parking.pass_over(flow, one, other.budget(), None, at(100), claim));
 }

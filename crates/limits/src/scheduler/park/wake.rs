@@ -23,19 +23,19 @@ pub(crate) struct Candidate {
 
 impl Parking {
     /// Another flow may be first now.
-    pub(super) fn reordered(&mut self, bar: Budget) {
-        let first = self.first(WaitList::At(bar));
-        let is_first_asked = self.at(bar).is_none_or(|at| at.all.last_flow == first);
-        // With a reserve, the order of the two spots may have changed even if neither's first flow has.
-        if !is_first_asked || self.kept_spot(bar).is_some() {
-            self.change(bar);
+    pub(super) fn reordered(&mut self, budget: Budget) {
+        let first = self.first(WaitList::At(budget));
+        let is_first_asked = self.at(budget).is_none_or(|at| at.all.last_flow == first);
+        // With a reserve, the order of the two wait lists may have changed even if neither's first flow has.
+        if !is_first_asked || self.kept_list(budget).is_some() {
+            self.change(budget);
         }
     }
 
-    /// The spot of the class for which a limit keeps something.
+    /// The wait list of the class for which a limit keeps something.
     #[inline]
-    fn kept_spot(&self, bar: Budget) -> Option<WaitList> {
-        match bar {
+    fn kept_list(&self, budget: Budget) -> Option<WaitList> {
+        match budget {
             Budget::Limit(limit) => {
                 let kept_for = self.limits[limit as usize].kept_for;
                 kept_for.map(|_| WaitList::Kept(limit))
@@ -46,21 +46,21 @@ impl Parking {
 
     /// Something drew less or was given more here.
     #[inline]
-    pub(crate) fn change(&mut self, bar: Budget) {
-        self.mark(WaitList::At(bar));
-        if let Some(kept) = self.kept_spot(bar) {
+    pub(crate) fn change(&mut self, budget: Budget) {
+        self.mark(WaitList::At(budget));
+        if let Some(kept) = self.kept_list(budget) {
             self.mark(kept);
         }
     }
 
     #[inline]
-    pub(super) fn mark(&mut self, spot: WaitList) {
-        if let Some(at) = self.at_mut(spot.bar())
+    pub(super) fn mark(&mut self, list: WaitList) {
+        if let Some(at) = self.at_mut(list.budget())
             && !at.is_empty()
-            && !at.look(spot).changed
+            && !at.last_check(list).changed
         {
-            at.look(spot).changed = true;
-            self.changed.push(spot);
+            at.last_check(list).changed = true;
+            self.changed.push(list);
         }
     }
 
@@ -75,29 +75,29 @@ impl Parking {
         }
     }
 
-    /// Marks spots whose moment has come, and ends claims that have lasted long enough.
+    /// Marks wait lists whose moment has come, and ends claims that have lasted long enough.
     #[inline]
     pub(crate) fn open_due(&mut self, now: Timestamp) {
-        while let Some((opens, spot)) = self.openings.first()
+        while let Some((opens, list)) = self.openings.first()
             && opens <= now
         {
-            self.openings.remove(&(opens, spot));
-            if let Some(look) = self.look(spot) {
+            self.openings.remove(&(opens, list));
+            if let Some(look) = self.last_check(list) {
                 look.opens = None;
             }
-            self.mark(spot);
+            self.mark(list);
         }
-        while let Some(&(until, bar, flow)) = self.lapses.first()
+        while let Some(&(until, budget, flow)) = self.lapses.first()
             && until <= now
         {
-            self.drop_claim(bar, flow, now);
+            self.drop_claim(budget, flow, now);
             if let Some(passed) = &mut self.flows[flow as usize].passed {
                 passed.lapses = passed.lapses.saturating_add(1);
             }
         }
     }
 
-    /// The next moment at which a spot opens for the first flow parked at it, or a claim lapses.
+    /// The next moment at which a wait list opens for the first flow parked at it, or a claim lapses.
     #[inline]
     pub(crate) fn next_opening(&self) -> Option<Timestamp> {
         let opens = self.openings.first().map(|(opens, _)| opens);
@@ -118,12 +118,12 @@ impl Parking {
         } else {
             self.tidy();
         }
-        while let Some(spot) = self.next_changed() {
-            self.forget_asked(spot);
-            if let Some(flow) = self.first(spot) {
+        while let Some(list) = self.next_changed() {
+            self.forget_verdict(list);
+            if let Some(flow) = self.first(list) {
                 self.list_checks += 1;
                 self.last_was_ready = ready.map(|_| false);
-                return Some(self.candidate(flow, Some(spot)));
+                return Some(self.candidate(flow, Some(list)));
             }
         }
         self.last_was_ready = ready.map(|_| true);
@@ -140,10 +140,10 @@ impl Parking {
     /// arrival starts, and then they alternate.
     fn goes_first(&mut self, flow: FlowId, meets: impl Fn(&FlowKey, Budget) -> bool) -> bool {
         self.wake_changed();
-        let Some(&Reverse((_, arrival, spot))) = self.lists_to_check.peek() else {
+        let Some(&Reverse((_, arrival, list))) = self.lists_to_check.peek() else {
             return true;
         };
-        meets(&self.flows[flow as usize].key, spot.bar())
+        meets(&self.flows[flow as usize].key, list.budget())
             || match self.last_was_ready {
                 Some(last_was_ready) => !last_was_ready,
                 None => self.head(flow).0 < arrival,
@@ -151,29 +151,29 @@ impl Parking {
     }
 
     fn wake_changed(&mut self) {
-        while let Some(spot) = self.changed.pop() {
-            let first = self.first(spot);
+        while let Some(list) = self.changed.pop() {
+            let first = self.first(list);
             let arrival = first.map_or(0, |flow| self.head(flow).0);
             self.lists_to_check
-                .push(Reverse((self.round, arrival, spot)));
+                .push(Reverse((self.round, arrival, list)));
         }
     }
 
-    /// The changed spot to look at next.
+    /// The changed wait list to look at next.
     #[inline]
     pub(super) fn next_changed(&mut self) -> Option<WaitList> {
-        let spot = if self.lists_to_check.is_empty() && self.changed.len() < 2 {
+        let list = if self.lists_to_check.is_empty() && self.changed.len() < 2 {
             self.changed.pop()?
         } else {
             self.wake_changed();
-            let Reverse((round, _, spot)) = self.lists_to_check.pop()?;
+            let Reverse((round, _, list)) = self.lists_to_check.pop()?;
             self.round = round + 1;
-            spot
+            list
         };
-        if let Some(look) = self.look(spot) {
+        if let Some(look) = self.last_check(list) {
             look.changed = false;
         }
-        Some(spot)
+        Some(list)
     }
 
     /// Whether no flow has changed since it was last looked at.
@@ -187,21 +187,21 @@ impl Parking {
     }
 
     #[inline]
-    pub(super) fn remember_asked(&mut self, spot: WaitList, flow: FlowId, verdict: Verdict) {
-        let look = self.look(spot).expect("the flow is parked there");
+    pub(super) fn remember_verdict(&mut self, list: WaitList, flow: FlowId, verdict: Verdict) {
+        let look = self.last_check(list).expect("the flow is parked there");
         look.last_flow = Some(flow);
         if let Verdict::NotBefore(opens) = verdict {
             look.opens = Some(opens);
-            self.openings.insert((opens, spot));
+            self.openings.insert((opens, list));
         }
     }
 
     #[inline]
-    pub(super) fn forget_asked(&mut self, spot: WaitList) {
-        if let Some(look) = self.look(spot) {
+    pub(super) fn forget_verdict(&mut self, list: WaitList) {
+        if let Some(look) = self.last_check(list) {
             look.last_flow = None;
             if let Some(opens) = look.opens.take() {
-                self.openings.remove(&(opens, spot));
+                self.openings.remove(&(opens, list));
             }
         }
     }
@@ -212,75 +212,81 @@ impl Parking {
     pub(crate) fn park(
         &mut self,
         candidate: Candidate,
-        bar: Budget,
+        budget: Budget,
         verdict: Verdict,
         front: Option<u64>,
         now: Timestamp,
     ) {
         let flow = candidate.flow;
-        let spot = self.spot_of(flow, bar);
-        if self.flows[flow as usize].parked_at != Some(spot) {
+        let list = self.list_of(flow, budget);
+        if self.flows[flow as usize].parked_at != Some(list) {
             if candidate.turn.is_some() {
                 self.unpark(flow, now);
             } else {
                 self.ready.remove(self.entry(flow));
             }
             if let Some(draw) = front {
-                self.claim(bar, flow, draw, now, None);
+                self.claim(budget, flow, draw, now, None);
             }
-            self.stand(flow, spot, now);
+            self.stand(flow, list, now);
         }
         if front.is_some() {
             // What bars it may be another before which it goes now.
-            self.change(bar);
-        } else if self.first(spot) == Some(flow) {
-            self.forget_asked(spot);
-            self.remember_asked(spot, flow, verdict);
+            self.change(budget);
+        } else if self.first(list) == Some(flow) {
+            self.forget_verdict(list);
+            self.remember_verdict(list, flow, verdict);
         }
         // Behind the first flow it changes nothing: another flow that waits makes no call go sooner.
     }
 
-    /// Puts a flow at a spot: into the order, unless it claims the front.
-    pub(super) fn stand(&mut self, flow: FlowId, spot: WaitList, now: Timestamp) {
-        let (bar, entry, common) = (spot.bar(), self.entry(flow), self.common);
-        let at = self.make_at(bar);
+    /// Puts a flow at a wait list: into the order, unless it claims the front.
+    pub(super) fn stand(&mut self, flow: FlowId, list: WaitList, now: Timestamp) {
+        let (budget, entry, common) = (list.budget(), self.entry(flow), self.common);
+        let at = self.make_at(budget);
         let claim = at.claims.get(&(entry.arrival, flow));
         if claim.is_none_or(|claim| claim.until.is_some()) {
             at.order.insert(entry, common);
         }
         let state = &mut self.flows[flow as usize];
-        state.parked_at = Some(spot);
-        if state.account.charge(now, WaitCause::Bar(bar)) {
+        state.parked_at = Some(list);
+        if state.account.charge(now, WaitCause::Budget(budget)) {
             state.noted = None;
         }
     }
 
     /// Parks a flow that is ready, to be asked there.
-    pub(crate) fn park_again(&mut self, flow: FlowId, bar: Budget, now: Timestamp) {
+    pub(crate) fn park_again(&mut self, flow: FlowId, budget: Budget, now: Timestamp) {
         if !self.is_ready(flow) {
             return;
         }
         self.ready.remove(self.entry(flow));
-        self.stand(flow, self.spot_of(flow, bar), now);
-        self.change(bar);
+        self.stand(flow, self.list_of(flow, budget), now);
+        self.change(budget);
     }
 
     /// Takes a flow from where it is parked. If it was the one asked, the next must be.
     pub(super) fn unpark(&mut self, flow: FlowId, now: Timestamp) {
         self.leave_front(flow, now);
         let state = &mut self.flows[flow as usize];
-        let Some(spot) = state.parked_at.take() else {
+        let Some(list) = state.parked_at.take() else {
             return;
         };
         let entry = self.entry(flow);
-        let at = self.at_mut(spot.bar()).expect("the flow is parked there");
+        let at = self
+            .at_mut(list.budget())
+            .expect("the flow is parked there");
         at.order.remove(entry);
-        if at.look(spot).last_flow.is_none_or(|last| last == flow) {
-            self.forget_asked(spot);
-            // The flow behind it at the limit's other spot may be first now.
-            self.change(spot.bar());
+        if at
+            .last_check(list)
+            .last_flow
+            .is_none_or(|last| last == flow)
+        {
+            self.forget_verdict(list);
+            // The flow behind it at the limit's other wait list may be first now.
+            self.change(list.budget());
         }
-        // If another flow was asked here, that one stays first, or its spot is marked as changed.
-        self.forget_if_empty(spot.bar());
+        // If another flow was asked here, that one stays first, or its wait list is marked as changed.
+        self.forget_if_empty(list.budget());
     }
 }

@@ -167,12 +167,12 @@ impl World {
                 continue;
             }
             let mut closed = own().filter(|rule| !self.oracle.has_room(rule, call, self.now()));
-            if let (Some(bar), None) = (closed.next(), closed.next())
-                && meets(bar, &self.calls[id].call)
+            if let (Some(budget), None) = (closed.next(), closed.next())
+                && meets(budget, &self.calls[id].call)
             {
                 let now = self.now();
                 return Err(format!(
-                    "at {now} call {id} overtook call {first}, {call:?}, at {bar:?}"
+                    "at {now} call {id} overtook call {first}, {call:?}, at {budget:?}"
                 ));
             }
         }

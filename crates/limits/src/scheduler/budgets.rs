@@ -70,13 +70,13 @@ impl Budgets {
     }
 
     /// Whether such calls meet this.
-    pub(super) fn meets(&self, meets: &BudgetSet, bar: Budget) -> bool {
-        self.of(meets).any(|met| met == bar)
+    pub(super) fn meets(&self, meets: &BudgetSet, budget: Budget) -> bool {
+        self.of(meets).any(|met| met == budget)
     }
 
     /// The name of a limit, bucket or quota; `None` if it was removed.
-    pub(super) fn name(&self, bar: Budget) -> Option<Arc<str>> {
-        match bar {
+    pub(super) fn name(&self, budget: Budget) -> Option<Arc<str>> {
+        match budget {
             Budget::Limit(limit) => Some(self.limits[limit as usize].rule.name.clone()),
             Budget::Bucket(bucket) => Some(self.buckets.all.get(bucket)?.rule.name.clone()),
             Budget::Quota(quota) => self.quotas.name(quota),
@@ -85,8 +85,8 @@ impl Budgets {
 
     /// The draw of a call from a budget, in its unit.
     #[inline]
-    pub(super) fn draw_of(&self, bar: Budget, call: &Call) -> u64 {
-        match bar {
+    pub(super) fn draw_of(&self, budget: Budget, call: &Call) -> u64 {
+        match budget {
             Budget::Limit(limit) => self.limits[limit as usize].draw_of(call),
             Budget::Bucket(_) => TokenCount::of_turn(call.tokens).micros(),
             Budget::Quota(_) => call.tokens.whole(),
@@ -95,10 +95,10 @@ impl Budgets {
 
     /// The verdict of this on a call, behind claims of `ahead`.
     #[inline]
-    pub(super) fn peek(&self, now: Timestamp, bar: Budget, call: &Call, ahead: u64) -> Verdict {
-        match bar {
+    pub(super) fn peek(&self, now: Timestamp, budget: Budget, call: &Call, ahead: u64) -> Verdict {
+        match budget {
             Budget::Limit(limit) => {
-                let is_kept = ahead > 0 && self.is_kept_for(now, bar, call);
+                let is_kept = ahead > 0 && self.is_kept_for(now, budget, call);
                 let ahead = if is_kept { 0 } else { ahead };
                 self.limits[limit as usize].peek(now, call, ahead)
             }
@@ -111,16 +111,16 @@ impl Budgets {
     }
 
     /// Whether what this keeps for the class of a call covers the call.
-    pub(super) fn is_kept_for(&self, now: Timestamp, bar: Budget, call: &Call) -> bool {
-        match bar {
+    pub(super) fn is_kept_for(&self, now: Timestamp, budget: Budget, call: &Call) -> bool {
+        match budget {
             Budget::Limit(limit) => self.limits[limit as usize].is_kept_for(now, call),
             Budget::Bucket(_) | Budget::Quota(_) => false,
         }
     }
 
     /// How long a call that arrives now would wait for this.
-    pub(super) fn wait(&self, now: Timestamp, bar: Budget, call: &Call) -> Duration {
-        match bar {
+    pub(super) fn wait(&self, now: Timestamp, budget: Budget, call: &Call) -> Duration {
+        match budget {
             Budget::Limit(limit) => self.limits[limit as usize].wait_behind(now, call),
             Budget::Bucket(bucket) => self.buckets.all[bucket].wait_behind(now, call.tokens),
             Budget::Quota(quota) => self.quotas.opens(now, quota, call.tokens).since(now),
@@ -129,8 +129,8 @@ impl Budgets {
 
     /// How long a claim of such calls at this lasts: its window, the longest window that they meet,
     /// or [`WINDOW`].
-    pub(super) fn window(&self, bar: Budget, meets: &BudgetSet) -> Duration {
-        let own = match bar {
+    pub(super) fn window(&self, budget: Budget, meets: &BudgetSet) -> Duration {
+        let own = match budget {
             Budget::Limit(limit) => self.limits[limit as usize].window(),
             Budget::Bucket(_) | Budget::Quota(_) => None,
         };
