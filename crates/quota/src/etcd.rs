@@ -232,7 +232,7 @@ impl Etcd {
         tokio::select! {
             ended = renew => ended,
             ended = self.ask(granted.id, &answered) => ended,
-            ended = self.hear(&answered) => ended,
+            ended = self.receive_times(&answered) => ended,
             ended = knows => ended,
         }
     }
@@ -255,7 +255,7 @@ impl Etcd {
     }
 
     /// Receives the time, and the requests that it answers. A late answer is still right.
-    async fn hear(&self, answered: &Notify) -> Result<(), etcd::EtcdError> {
+    async fn receive_times(&self, answered: &Notify) -> Result<(), etcd::EtcdError> {
         let key = Range::key(self.settings.key(TIME).as_bytes());
         let from = self.client.range(&key).await?.revision + 1;
         let mut watch = self.client.watch(key, from);

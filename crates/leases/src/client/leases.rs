@@ -253,7 +253,7 @@ impl Leases {
                 if asked.len() == RESOURCES_PER_REQUEST {
                     break;
                 }
-                if !resource.is_asked_at(now, self.interval_min, urgent) {
+                if !resource.is_requested_at(now, self.interval_min, urgent) {
                     continue;
                 }
                 message.resource.push(wire::ResourceRequest {
@@ -429,7 +429,7 @@ impl LeasedResource {
     }
 
     /// Whether it is part of a request at `now`: because it is due, or will be soon.
-    fn is_asked_at(&self, now: Timestamp, interval_min: Duration, urgent: bool) -> bool {
+    fn is_requested_at(&self, now: Timestamp, interval_min: Duration, urgent: bool) -> bool {
         let Some(due) = self.due_at(interval_min) else {
             return false;
         };

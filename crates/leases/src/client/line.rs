@@ -329,7 +329,7 @@ impl QueueState {
         handle: u64,
         cost: Tokens,
     ) -> TurnAnswer {
-        let needs = self.needs_if_asked(now);
+        let needs = self.needs_without_lease(now);
         let allowance = self.entitlement.allowance(now, needs);
         let turn = match (kind, allowance) {
             (ResourceKind::Rate, _) => take_operations(&mut self.pacer, now, allowance, cost),
@@ -358,7 +358,7 @@ impl QueueState {
     }
 
     /// The need, if the usable amount depends on it.
-    fn needs_if_asked(&mut self, now: Timestamp) -> f64 {
+    fn needs_without_lease(&mut self, now: Timestamp) -> f64 {
         if self.entitlement.live(now).is_some() {
             0.0
         } else {

@@ -87,9 +87,9 @@ enum Event {
     Server(usize),
     /// Messages that arrive. The number says to which question an answer belongs.
     Ask(usize, u64, GetCapacityRequest),
-    Told(usize, u64, GetCapacityResponse),
+    Answer(usize, u64, GetCapacityResponse),
     AskAbove(usize, Timestamp, GetServerCapacityRequest),
-    ToldBelow(usize, Timestamp, i64, GetServerCapacityResponse),
+    AnswerBelow(usize, Timestamp, i64, GetServerCapacityResponse),
     Released(usize, ReleaseCapacityRequest),
     /// No request waits for this answer any more.
     GivenUp(usize, Timestamp),
@@ -236,10 +236,10 @@ impl Tree {
                 if self.alive[leaf] {
                     let answer = self.servers[leaf].get_capacity(now, &request);
                     let answer = answer.expect("a good request");
-                    self.send(Event::Told(at, question, answer));
+                    self.send(Event::Answer(at, question, answer));
                 }
             }
-            Event::Told(at, question, answer) => {
+            Event::Answer(at, question, answer) => {
                 let client = &mut self.clients[at];
                 if client.questions != question || client.answered {
                     return;
@@ -256,10 +256,10 @@ impl Tree {
                     let answer = self.servers[above].get_server_capacity(now, &request);
                     let answer = answer.expect("a good request");
                     let millis = self.epoch.millis(now);
-                    self.send(Event::ToldBelow(at, sent_at, millis, answer));
+                    self.send(Event::AnswerBelow(at, sent_at, millis, answer));
                 }
             }
-            Event::ToldBelow(at, sent_at, millis, answer) => {
+            Event::AnswerBelow(at, sent_at, millis, answer) => {
                 self.servers[at].parent_answered(now, sent_at, Some(millis), &answer);
                 self.asking[at] = false;
             }

@@ -94,7 +94,7 @@ impl Term {
         self.time.saturating_add(now.since(self.at))
     }
 
-    fn asked(&mut self, asked: &str, entry: &KeyValue) {
+    fn add_request(&mut self, asked: &str, entry: &KeyValue) {
         let node = str::from_utf8(&entry.key).ok();
         let node = node.and_then(|key| key.strip_prefix(asked));
         let number = str::from_utf8(&entry.value).ok();
@@ -193,7 +193,7 @@ impl Etcd {
             term.revision = last.mod_revision;
         }
         for question in &questions.entries {
-            term.asked(&asked, question);
+            term.add_request(&asked, question);
         }
         let mut watch = self.client.watch(range, questions.revision + 1);
         let mut due = Instant::now();
@@ -221,7 +221,7 @@ impl Etcd {
         };
         let asked = self.settings.key(ASKED);
         for question in puts(news?) {
-            term.asked(&asked, &question);
+            term.add_request(&asked, &question);
         }
         Ok(())
     }
