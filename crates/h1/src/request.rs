@@ -170,7 +170,7 @@ impl std::error::Error for BadHead {}
 pub fn read(bytes: &[u8], bounds: HeadBounds) -> Result<Option<RequestHead>, Box<BadHead>> {
     match usual::read(bytes, bounds) {
         Ok(request) => Ok(Some(request)),
-        Err(usual::UnusualHead::Odd) => complete::read(bytes, bounds),
+        Err(usual::UnusualHead::Irregular) => complete::read(bytes, bounds),
         Err(usual::UnusualHead::Partial) if bytes.len() > bounds.bytes_max() => {
             Err(BadHead::unread(bytes, bounds.too_many_bytes()))
         }

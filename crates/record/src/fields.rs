@@ -17,23 +17,23 @@ pub struct FieldDefinition {
 /// Defines the fields of lines, in their order.
 macro_rules! fields {
     (
-        $(#[$given_meta:meta])* given $Given:ident;
-        $(#[$found_meta:meta])* found $Found:ident;
+        $(#[$given_meta:meta])* given $Input:ident;
+        $(#[$found_meta:meta])* found $Output:ident;
         $(#[$key_meta:meta])* key $Key:ident;
         $($name:ident: $Kind:ty, $since:literal, $meaning:literal;)*
     ) => {
         $(#[$given_meta])*
         #[derive(Clone, Copy, Debug, Default)]
         #[allow(non_snake_case, reason = "one field has the name of z/VM")]
-        pub struct $Given<'a> {
-            $(#[doc = $meaning] pub $name: <$Kind as $crate::kind::Kind>::Given<'a>,)*
+        pub struct $Input<'a> {
+            $(#[doc = $meaning] pub $name: <$Kind as $crate::kind::Kind>::Input<'a>,)*
         }
 
         $(#[$found_meta])*
         #[derive(Debug, Default)]
         #[allow(non_snake_case, reason = "one field has the name of z/VM")]
-        pub struct $Found<'a> {
-            $(#[doc = $meaning] pub $name: <$Kind as $crate::kind::Kind>::Found<'a>,)*
+        pub struct $Output<'a> {
+            $(#[doc = $meaning] pub $name: <$Kind as $crate::kind::Kind>::Output<'a>,)*
         }
 
         $(#[$key_meta])*
@@ -63,7 +63,7 @@ macro_rules! fields {
             }
         }
 
-        impl $Given<'_> {
+        impl $Input<'_> {
             /// Appends the fields of a set, each after a comma.
             // Inlined: with a set that is known to the compiler, no field is asked for.
             #[inline(always)]
@@ -75,11 +75,11 @@ macro_rules! fields {
             }
         }
 
-        impl<'de> serde::Deserialize<'de> for $Found<'de> {
+        impl<'de> serde::Deserialize<'de> for $Output<'de> {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                 struct Object;
                 impl<'de> serde::de::Visitor<'de> for Object {
-                    type Value = $Found<'de>;
+                    type Value = $Output<'de>;
 
                     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                         f.write_str("a line of the log")
@@ -89,7 +89,7 @@ macro_rules! fields {
                         self,
                         mut map: A,
                     ) -> Result<Self::Value, A::Error> {
-                        let mut found = $Found::default();
+                        let mut found = $Output::default();
                         let mut next = 0;
                         while let Some(name) = map.next_key::<$crate::kind::Word<'_>>()? {
                             let Some(at) = $crate::fields::position($Key::FIELDS, &name.0, next) else {

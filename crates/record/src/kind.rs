@@ -20,28 +20,28 @@ use crate::step::{GateStep, write_steps};
 /// A kind of values.
 pub trait Kind {
     /// A value for the writer.
-    type Given<'a>: Copy + Default + fmt::Debug;
+    type Input<'a>: Copy + Default + fmt::Debug;
     /// A value from the reader.
-    type Found<'a>: Default + fmt::Debug;
+    type Output<'a>: Default + fmt::Debug;
     /// The type and the unit, in the words of the reference.
     const WORDS: &'static str;
 
     /// Appends `key`, which ends with a colon, and the value.
-    fn write(out: &mut Vec<u8>, key: &'static str, given: Self::Given<'_>);
+    fn write(out: &mut Vec<u8>, key: &'static str, given: Self::Input<'_>);
 
     /// Reads a value in any spelling of JSON.
     ///
     /// # Errors
     ///
     /// If it is of another type, or not JSON.
-    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self::Found<'de>, D::Error>;
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self::Output<'de>, D::Error>;
 }
 
 /// Reads a value of this kind.
 pub(crate) struct Seed<K>(pub(crate) PhantomData<K>);
 
 impl<'de, K: Kind> DeserializeSeed<'de> for Seed<K> {
-    type Value = K::Found<'de>;
+    type Value = K::Output<'de>;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
         K::read(from)
@@ -57,25 +57,25 @@ fn put(out: &mut Vec<u8>, key: &str, value: &[u8]) {
 macro_rules! kind {
     (
         $(#[$meta:meta])*
-        $Kind:ident: $words:literal, $Given:ty => $Found:ty, $write:expr, $read:expr
+        $Kind:ident: $words:literal, $Input:ty => $Output:ty, $write:expr, $read:expr
     ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug)]
         pub struct $Kind;
 
         impl Kind for $Kind {
-            type Given<'a> = $Given;
-            type Found<'a> = $Found;
+            type Input<'a> = $Input;
+            type Output<'a> = $Output;
             const WORDS: &'static str = $words;
 
             #[inline]
-            fn write(out: &mut Vec<u8>, key: &'static str, given: Self::Given<'_>) {
-                let write: fn(&mut Vec<u8>, &'static str, Self::Given<'_>) = $write;
+            fn write(out: &mut Vec<u8>, key: &'static str, given: Self::Input<'_>) {
+                let write: fn(&mut Vec<u8>, &'static str, Self::Input<'_>) = $write;
                 write(out, key, given);
             }
 
             #[inline]
-            fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self::Found<'de>, D::Error> {
+            fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self::Output<'de>, D::Error> {
                 $read(from)
             }
         }
@@ -538,9 +538,9 @@ fn draws_found<'de, D: Deserializer<'de>>(
     Option::deserialize(from)
 }
 
-type KeyFound<'a> = (Cow<'a, str>, Cow<'a, str>);
+type KeyPair<'a> = (Cow<'a, str>, Cow<'a, str>);
 
-fn keys_found<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<KeyFound<'de>>>, D::Error> {
+fn keys_found<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<KeyPair<'de>>>, D::Error> {
     let keys = Option::<Vec<(Word<'de>, Word<'de>)>>::deserialize(from)?;
     Ok(keys.map(|keys| {
         keys.into_iter()

@@ -9,7 +9,7 @@ use crate::{Framing, octets};
 /// Why a head is not read here.
 pub(super) enum UnusualHead {
     /// The head is not of the usual form, or larger than the bounds.
-    Odd,
+    Irregular,
     /// The bytes end.
     Partial,
 }
@@ -20,23 +20,23 @@ pub(super) fn read(bytes: &[u8], bounds: HeadBounds) -> Result<RequestHead, Unus
     let length = octets::target(&bytes[at..]).ok_or(UnusualHead::Partial)?;
     let path = at..at + length;
     if bytes[at] != b'/' {
-        return Err(UnusualHead::Odd);
+        return Err(UnusualHead::Irregular);
     }
     let at = expect(bytes, path.end, b" HTTP/1.1\r\n")?;
     // Only now are positions known to be small.
     let max = bounds.bytes_max();
     if at > max {
-        return Err(UnusualHead::Odd);
+        return Err(UnusualHead::Irregular);
     }
     let head = &bytes[..bytes.len().min(max)];
     let cut_off = bytes.len() > max;
     let fields = fields(head, at, bounds.fields).map_err(|stop| match stop {
-        UnusualHead::Partial if cut_off => UnusualHead::Odd,
+        UnusualHead::Partial if cut_off => UnusualHead::Irregular,
         stop => stop,
     })?;
     let framing = fields.framing()?;
     if fields.hosts != 1 {
-        return Err(UnusualHead::Odd);
+        return Err(UnusualHead::Irregular);
     }
     let closes = fields.closes()?;
     let max_forwards = fields
@@ -70,7 +70,7 @@ fn method(bytes: &[u8]) -> Result<(&'static str, usize), UnusualHead> {
             b'U' => "PUT",
             _ => "PATCH",
         },
-        _ => return Err(UnusualHead::Odd),
+        _ => return Err(UnusualHead::Irregular),
     };
     let at = expect(bytes, 0, method.as_bytes())?;
     let at = expect(bytes, at, b" ")?;
@@ -85,7 +85,7 @@ fn expect(bytes: &[u8], at: usize, expected: &[u8]) -> Result<usize, UnusualHead
     } else if expected.starts_with(rest) {
         Err(UnusualHead::Partial)
     } else {
-        Err(UnusualHead::Odd)
+        Err(UnusualHead::Irregular)
     }
 }
 
@@ -126,14 +126,14 @@ fn fields(head: &[u8], mut at: usize, max: usize) -> Result<UsualFields, Unusual
         let name = octets::name(&head[at..]).ok_or(UnusualHead::Partial)?;
         let colon = at + name;
         if name == 0 || head[colon] != b':' {
-            return Err(UnusualHead::Odd);
+            return Err(UnusualHead::Irregular);
         }
         let from = colon + 1;
         let until = from + octets::text(&head[from..]).ok_or(UnusualHead::Partial)?;
         let behind = expect(head, until, b"\r\n")?;
         count += 1;
         if count > max {
-            return Err(UnusualHead::Odd);
+            return Err(UnusualHead::Irregular);
         }
         let (from, until) = trim(head, from, until);
         let field = HeadField {
@@ -172,27 +172,27 @@ impl UsualFields {
             }
             Meaning::MaxForwards => {
                 if self.max_forwards.replace(field.value).is_some() {
-                    return Err(UnusualHead::Odd);
+                    return Err(UnusualHead::Irregular);
                 }
                 self.passed.push(field);
             }
             Meaning::Host => {
                 if !octets::is_host(value) {
-                    return Err(UnusualHead::Odd);
+                    return Err(UnusualHead::Irregular);
                 }
                 self.hosts += 1;
                 self.passed.push(field);
             }
             Meaning::ContentLength => {
-                let length = octets::number(value).ok_or(UnusualHead::Odd)?;
+                let length = octets::number(value).ok_or(UnusualHead::Irregular)?;
                 if value.len() > 19 || self.length.replace(length).is_some() {
-                    return Err(UnusualHead::Odd);
+                    return Err(UnusualHead::Irregular);
                 }
             }
             Meaning::TransferEncoding => {
                 let is_chunked = value.eq_ignore_ascii_case(b"chunked");
                 if !is_chunked || std::mem::replace(&mut self.chunked, true) {
-                    return Err(UnusualHead::Odd);
+                    return Err(UnusualHead::Irregular);
                 }
             }
             Meaning::Connection => {
@@ -203,21 +203,21 @@ impl UsualFields {
                 } else if value.eq_ignore_ascii_case(b"Upgrade, HTTP2-Settings") {
                     ConnectionOption::Http2
                 } else {
-                    return Err(UnusualHead::Odd);
+                    return Err(UnusualHead::Irregular);
                 };
                 if self.connection.replace(says).is_some() {
-                    return Err(UnusualHead::Odd);
+                    return Err(UnusualHead::Irregular);
                 }
             }
             Meaning::Upgrade => {
                 let is_http2 = value.eq_ignore_ascii_case(b"h2c");
                 if self.upgrade.replace(is_http2).is_some() {
-                    return Err(UnusualHead::Odd);
+                    return Err(UnusualHead::Irregular);
                 }
             }
             Meaning::Http2Settings => self.http2_settings += 1,
             Meaning::Close | Meaning::Expect | Meaning::Trailer | Meaning::LikeFraming => {
-                return Err(UnusualHead::Odd);
+                return Err(UnusualHead::Irregular);
             }
             Meaning::Hop => {}
         }
@@ -229,7 +229,7 @@ impl UsualFields {
             (None, false) => Ok(Framing::None),
             (Some(length), false) => Ok(Framing::Length(length)),
             (None, true) => Ok(Framing::Chunked),
-            (Some(_), true) => Err(UnusualHead::Odd),
+            (Some(_), true) => Err(UnusualHead::Irregular),
         }
     }
 
@@ -239,7 +239,7 @@ impl UsualFields {
         match (self.connection, self.upgrade, self.http2_settings) {
             (Some(ConnectionOption::Http2), Some(true), 1) => Ok(false),
             (Some(ConnectionOption::Http2), ..) | (_, Some(_), _) | (.., 1..) => {
-                Err(UnusualHead::Odd)
+                Err(UnusualHead::Irregular)
             }
             (says, None, 0) => Ok(says == Some(ConnectionOption::Close)),
         }

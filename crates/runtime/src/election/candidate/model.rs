@@ -72,7 +72,7 @@ enum Event {
     /// The candidate's wait ends.
     TimedOut(u64),
     /// The candidate gets the news of a changed register.
-    Told,
+    Changed,
     /// The process pauses.
     Pauses,
     /// The process dies and another one starts.
@@ -265,7 +265,7 @@ impl World {
         let own = player.clock(now);
         match next.event {
             Event::Turn => self.turn(who),
-            Event::Told => {
+            Event::Changed => {
                 player.candidate.look(own);
                 self.turn(who);
             }
@@ -401,7 +401,7 @@ impl World {
         for who in 0..self.players.len() {
             if self.calm() || self.rng.random_bool(0.8) {
                 let delay = self.up_to(20 * MS);
-                self.after(delay, who, Event::Told);
+                self.after(delay, who, Event::Changed);
             }
         }
     }
