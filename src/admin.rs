@@ -70,7 +70,7 @@ use crate::call::listener::{address_or_off, socket_path};
 use crate::options::kind::{is_plain, list, text};
 use crate::options::shown::quoted;
 use crate::options::tree::Node;
-use crate::options::{Kind, Mistake, options};
+use crate::options::{Mistake, ValueKind, options};
 
 /// The longest time for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -110,12 +110,12 @@ options! {
 }
 
 /// A secret. No message quotes it.
-fn token() -> Kind<Token> {
+fn token() -> ValueKind<Token> {
     let read = |node: &Node| match node.text() {
         None => Err(wrong_token("the token is not a string")),
         Some(given) => secret_of(given),
     };
-    Kind::new("1 to 1024 visible ASCII characters", read, |token| {
+    ValueKind::new("1 to 1024 visible ASCII characters", read, |token| {
         token.0.to_string()
     })
 }
@@ -137,7 +137,7 @@ fn wrong_token(told: &str) -> Mistake {
 }
 
 /// Tokens with the names of those who have them. No message quotes a token.
-fn named_tokens() -> Kind<Box<[NamedToken]>> {
+fn named_tokens() -> ValueKind<Box<[NamedToken]>> {
     let read = move |node: &Node| {
         let wrong = || {
             let cure =
@@ -155,7 +155,7 @@ fn named_tokens() -> Kind<Box<[NamedToken]>> {
             token,
         })
     };
-    let one = Kind::new("NAME:TOKEN", read, |it: &NamedToken| {
+    let one = ValueKind::new("NAME:TOKEN", read, |it: &NamedToken| {
         format!("{}:{}", it.name, it.token.0)
     });
     let list = list(64, "[\"ann:…\"]", one).described("a list of up to 64 names and tokens");
@@ -163,7 +163,7 @@ fn named_tokens() -> Kind<Box<[NamedToken]>> {
 }
 
 /// The path of a socket file.
-fn socket_file() -> Kind<Arc<Path>> {
+fn socket_file() -> ValueKind<Arc<Path>> {
     let example = "unix:/run/tidegate/admin.sock";
     let file = text("unix:/path of a socket file", example, |given| {
         let Some(path) = given.trim().strip_prefix("unix:") else {
@@ -181,7 +181,7 @@ fn socket_file() -> Kind<Arc<Path>> {
 }
 
 /// Names as `Host` has them, without a port.
-pub fn hosts() -> Kind<Box<[Box<str>]>> {
+pub fn hosts() -> ValueKind<Box<[Box<str>]>> {
     let host = text("the name of a host", "tidegate.example.com", |given| {
         let name = given.strip_suffix('.').unwrap_or(given);
         let is_label = |label: &str| !label.is_empty() && is_plain(label, "-_");

@@ -34,23 +34,23 @@ enum Command {
     /// Run the sidecar
     Serve(ConfigFile),
     /// Read the config; print every mistake, or the limits in force. Exit 0 good, 1 bad
-    Check(tools::check::Arguments),
+    Check(tools::check::CheckArguments),
     /// Write a first config: from zvmsdk.conf, from logs, or from a few questions
-    Init(tools::init::Arguments),
+    Init(tools::init::InitArguments),
     /// Ask a running sidecar whether it takes calls. Exit 0 yes, 1 no
-    Healthcheck(tools::healthcheck::Arguments),
+    Healthcheck(tools::healthcheck::HealthcheckArguments),
 
     /// Run a capacity server: it shares one capacity among many clients
-    LeaseServer(tools::programs::Arguments),
+    LeaseServer(tools::programs::ProgramArguments),
 
     /// List the callers: how much they call, and what limits them
     Callers(tools::client::Admin),
     /// List every limit, rate limit and quota, and how much of it is used
     Limits(tools::client::Admin),
     /// Follow a running sidecar on a screen: what waits, why, and until when
-    Top(tools::programs::Arguments),
+    Top(tools::programs::ProgramArguments),
     /// Show what a call waits for and when it starts, or which limits held it up
-    Explain(tools::explain::Arguments),
+    Explain(tools::explain::ExplainArguments),
 
     /// Send nothing new to the backend for a while: calls wait
     Pause(tools::pause::PauseArguments),
@@ -62,22 +62,22 @@ enum Command {
     Restore(tools::pause::RestoreArguments),
 
     /// Find out from access logs whether a limit was ever exceeded. Exit 0 no, 1 yes, 2 unknown
-    Audit(tools::programs::Arguments),
+    Audit(tools::programs::ProgramArguments),
     /// Replay access logs, also under another config. Exit 0 good, 1 not, 2 unknown
-    Plan(tools::programs::Arguments),
+    Plan(tools::programs::ProgramArguments),
     /// Say from access logs which limits to set. Exit 0 advice, 1 not enough data, 2 unknown
-    Advise(tools::programs::Arguments),
+    Advise(tools::programs::ProgramArguments),
 
     /// See it work: a fragile backend, a storm of calls, with and without Tidegate
-    Demo(tools::programs::Arguments),
+    Demo(tools::programs::ProgramArguments),
     /// Run a stand-in z/VM SDK server that falls over when too much arrives
-    Backend(tools::programs::Arguments),
+    Backend(tools::programs::ProgramArguments),
     /// Put load on a proxy or a backend, and measure
-    Bench(tools::programs::Arguments),
+    Bench(tools::programs::ProgramArguments),
     /// Share leased capacity with programs on this machine, over HTTP and JSON
-    LeaseAgent(tools::programs::Arguments),
+    LeaseAgent(tools::programs::ProgramArguments),
     /// Run scenario files through the scheduler in virtual time. Exit 1 if an expectation fails
-    Simulate(tools::programs::Arguments),
+    Simulate(tools::programs::ProgramArguments),
 }
 
 #[derive(Debug, clap::Args)]

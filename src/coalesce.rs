@@ -45,7 +45,7 @@ use crate::options::kind::{
     GIB, HOUR, KIB, distinct, duration, function, integer, list, size, text,
 };
 use crate::options::shown::quoted;
-use crate::options::{Kind, Mistake, options};
+use crate::options::{Mistake, ValueKind, options};
 
 options! {
     /// One call to the backend for many identical reads: docs/how-to/coalesce.md.
@@ -89,7 +89,7 @@ const HARMLESS: [&str; 10] = [
     "x-request-id",
 ];
 
-fn headers() -> Kind<Arc<[HeaderName]>> {
+fn headers() -> ValueKind<Arc<[HeaderName]>> {
     const CURE: &str = "give names of headers in brackets, such as [\"user-agent\"]";
     let header = text("the name of a header", "user-agent", |given| {
         // "*" has the form of a name, and would ignore no header.

@@ -36,17 +36,17 @@ use crate::call::BackendKind;
 use crate::call::identity::fnv1a;
 use crate::listen;
 use crate::options::tree::Table;
+use crate::options::{Catalogue, ConfigForm, ConfigReader, Restarts};
+pub use crate::options::{ConfigPlace, Problem, Problems, Severity};
 #[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
-use crate::options::{At, Mistake, Notes, shown::quoted};
-use crate::options::{Catalogue, Form, Reading, Restarts};
-pub use crate::options::{Place, Problem, Problems, Severity};
+use crate::options::{LocatedKey, Mistake, Notes, shown::quoted};
 use crate::telemetry::Format;
 
 /// Where the config is looked for.
 pub const DEFAULT_PATH: &str = "/etc/tidegate/config.toml";
 
 /// The file that lists every option.
-const FORM: Form = Form {
+const FORM: ConfigForm = ConfigForm {
     reference: "docs/reference/options.md",
     elsewhere: &[
         "resource",
@@ -190,7 +190,7 @@ pub fn load(path: &Path) -> Result<Checked, LoadError> {
 #[must_use]
 pub fn log_format(path: &Path) -> Format {
     let text = read_text(path).unwrap_or_default();
-    let mut reading = Reading::of(&text, FORM);
+    let mut reading = ConfigReader::of(&text, FORM);
     reading.lay_over(variables());
     let log: crate::telemetry::Section = reading.root().section("log").read();
     log.format.value
@@ -272,9 +272,9 @@ fn pem_mistake(path: &Path, error: &tidegate_runtime::tls::PemError) -> Mistake 
 #[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
 fn identity_of(
     identity: &TlsIdentity<'_>,
-    cert: &At,
+    cert: &LocatedKey,
     cert_path: &Path,
-    key: &At,
+    key: &LocatedKey,
     key_path: &Path,
     notes: &Notes,
 ) -> Option<CertifiedKey> {
@@ -321,7 +321,7 @@ pub fn read_knowing(
     env: impl Iterator<Item = (String, String)>,
     known_functions: &[&str],
 ) -> Result<Checked, Problems> {
-    let mut reading = Reading::of(text, FORM);
+    let mut reading = ConfigReader::of(text, FORM);
     reading.lay_over(env);
     let (config, problems) = checked(reading, known_functions);
     let problems = Problems::new(origin, text, problems);
@@ -340,12 +340,12 @@ pub fn read_knowing(
 ///
 /// Every mistake.
 pub fn read_tree(tree: Table) -> Result<Config, Vec<Problem>> {
-    let (config, problems) = checked(Reading::of_tree(tree, FORM), &[]);
+    let (config, problems) = checked(ConfigReader::of_tree(tree, FORM), &[]);
     config.ok_or(problems)
 }
 
 /// The config, if it has no error, and every mistake and warning.
-fn checked(mut reading: Reading, known_functions: &[&str]) -> (Option<Config>, Vec<Problem>) {
+fn checked(mut reading: ConfigReader, known_functions: &[&str]) -> (Option<Config>, Vec<Problem>) {
     let mut sections = Sections::read(&reading);
     sections.backend_tls.load(&sections.backend, &reading.notes);
     checks::check(&sections, known_functions, &reading.notes);
@@ -370,7 +370,7 @@ pub fn catalogue() -> Catalogue {
     // One entry of each array, so that its options are asked for.
     let arrays = "[[listen]]\n[[route]]\n[[class]]\n[[caller]]\n[[bucket]]\n[[pace]]\n\
                   [[quota]]\n[[coordinate.limit]]\n";
-    let reading = Reading::of(arrays, FORM);
+    let reading = ConfigReader::of(arrays, FORM);
     Sections::read(&reading);
     reading.catalogue()
 }
@@ -434,7 +434,7 @@ mod tests {
                      protocol = \"socket\"\n";
         let check = |more: &str, line: &str, message: [&str; 2]| {
             let text = format!("{least}{more}");
-            let mut reading = Reading::of(&text, FORM);
+            let mut reading = ConfigReader::of(&text, FORM);
             let sections = Sections::read(&reading);
             checks::features::check(&sections, Features::NONE, &reading.notes);
             let problems = Problems::new("config.toml", &text, reading.problems());

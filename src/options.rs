@@ -24,16 +24,16 @@ pub mod tree;
 
 pub use catalogue::Catalogue;
 pub use kind::{Mistake, Words};
-pub use place::{At, Place};
+pub use place::{ConfigPlace, LocatedKey};
 pub use problem::{Problem, Problems, Severity};
-pub use reader::{Mark, Options, Section, Setting};
+pub use reader::{OptionMark, Options, Section, Setting};
 pub use toml::{Restarts, Toml};
 
-pub use kind::{Kind, words};
+pub use kind::{ValueKind, words};
 pub(crate) use nearest::nearest;
 pub use notes::Notes;
-pub use place::Lines;
-pub use reader::{Form, Reading};
+pub use place::LineIndex;
+pub use reader::{ConfigForm, ConfigReader};
 pub use shown::did_you_mean;
 
 /// Defines the options of a section.
@@ -89,7 +89,7 @@ macro_rules! options {
         pub struct $Section {
             /// The section itself.
             #[allow(dead_code, reason = "not every check needs it")]
-            pub section: $crate::options::Mark,
+            pub section: $crate::options::OptionMark,
             $($(#[doc = $doc])* pub $field: $crate::options::Setting<$Type>,)*
         }
 
@@ -114,12 +114,12 @@ macro_rules! options {
         #[allow(dead_code, unreachable_pub, reason = "few sections are looked at option by option")]
         impl $Section {
             /// The options by the names of their fields.
-            pub fn marks(&self) -> Vec<(&'static str, &$crate::options::Mark)> {
+            pub fn marks(&self) -> Vec<(&'static str, &$crate::options::OptionMark)> {
                 vec![$((stringify!($field), &self.$field.mark)),*]
             }
 
             /// The options, to mute those that have no effect.
-            pub fn marks_mut(&mut self) -> Vec<(&'static str, &mut $crate::options::Mark)> {
+            pub fn marks_mut(&mut self) -> Vec<(&'static str, &mut $crate::options::OptionMark)> {
                 vec![$((stringify!($field), &mut self.$field.mark)),*]
             }
         }

@@ -24,7 +24,7 @@ use tracing_subscriber::filter::Targets;
 
 use crate::options::kind::{choice, flag, text};
 use crate::options::shown::quoted;
-use crate::options::{Kind, Mistake, did_you_mean, options, words};
+use crate::options::{Mistake, ValueKind, did_you_mean, options, words};
 
 options! {
     /// What the process logs, and how.
@@ -59,7 +59,7 @@ words! {
 }
 
 /// A log level, or a filter by module.
-pub fn level() -> Kind<Box<str>> {
+pub fn level() -> ValueKind<Box<str>> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let allowed = format!("{}, or a filter", LEVELS.join(", "));
     text(allowed, "info", |given| {

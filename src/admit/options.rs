@@ -10,8 +10,8 @@ use crate::options::kind::{
 };
 use crate::options::shown::quoted;
 use crate::options::toml::string;
-use crate::options::tree::{Node, Value};
-use crate::options::{At, Kind, Mistake, Place, options, words};
+use crate::options::tree::{ConfigValue, Node};
+use crate::options::{ConfigPlace, LocatedKey, Mistake, ValueKind, options, words};
 
 /// Largest number of calls that a limit may allow.   calls
 pub(crate) const CALLS_MAX: u32 = 1_000_000;
@@ -234,7 +234,7 @@ pub(crate) fn unless_off(value: u32) -> Option<u32> {
 }
 
 /// A whole number of seconds, as sdkserver writes a time.
-fn seconds() -> Kind<Duration> {
+fn seconds() -> ValueKind<Duration> {
     integer(0..=86400_u32).of("seconds").map(
         |it| Duration::from_secs(it.into()),
         |it| it.as_secs() as u32,
@@ -242,10 +242,10 @@ fn seconds() -> Kind<Duration> {
 }
 
 /// The length of a window; its shape had this name once.
-fn window_length() -> Kind<Duration> {
+fn window_length() -> ValueKind<Duration> {
     let length = duration(Duration::ZERO..=DAY);
     let read = length.read;
-    Kind {
+    ValueKind {
         read: Box::new(move |node| match node.text() {
             Some(shape @ ("sliding" | "fixed")) => {
                 let cause = format!("{} is not the length of a window", quoted(shape));
@@ -259,12 +259,12 @@ fn window_length() -> Kind<Duration> {
 }
 
 /// Two durations, from and to.
-fn jitter() -> Kind<(Duration, Duration)> {
+fn jitter() -> ValueKind<(Duration, Duration)> {
     const EXAMPLE: &str = "give two durations, such as [\"1s\", \"3s\"]";
     let one = duration(MS..=HOUR);
     let (read, show) = (one.read, one.show);
     let read = move |node: &Node| {
-        let Value::List(list) = &node.value else {
+        let ConfigValue::List(list) = &node.value else {
             return Err(
                 Mistake::new(format!("{} is not an array", node.in_words()), EXAMPLE).into(),
             );
@@ -285,13 +285,13 @@ fn jitter() -> Kind<(Duration, Duration)> {
         let times: Vec<_> = [from, to].into_iter().filter_map(&show).collect();
         format!("[{}]", times.join(", "))
     };
-    Kind::of_parts("two durations, 1ms to 1h", read, show)
+    ValueKind::of_parts("two durations, 1ms to 1h", read, show)
 }
 
-fn max_wait() -> Kind<Deadline> {
+fn max_wait() -> ValueKind<Deadline> {
     let length = duration(Duration::ZERO..=DAY);
     let (read, show) = (length.read, length.show);
-    Kind {
+    ValueKind {
         allowed: format!("\"none\", or a {}", length.allowed),
         read: Box::new(move |node| match node.text() {
             Some("none") => Ok(Deadline::Never),
@@ -319,7 +319,7 @@ pub(crate) struct FunctionLimit {
     pub(crate) name: Arc<str>,
     pub(crate) calls: u32,
     /// The key and the place of this part of the value.
-    pub(crate) part: At,
+    pub(crate) part: LocatedKey,
 }
 
 /// The name that stands for all functions together.
@@ -327,11 +327,11 @@ const TOTAL: &str = "total";
 
 impl PerWindow {
     /// `"total:30, guest_list:10"` as in sdkserver, or a table.
-    fn kind() -> Kind<Self> {
+    fn kind() -> ValueKind<Self> {
         let read = |node: &Node| {
             let entries: Vec<_> = match &node.value {
-                Value::Text(text) => entries(text, &node.place).collect(),
-                Value::Table(table) => {
+                ConfigValue::Text(text) => entries(text, &node.place).collect(),
+                ConfigValue::Table(table) => {
                     let entries = table.iter();
                     entries
                         .map(|(name, it)| Ok((name.as_str(), it.clone(), name.as_str())))
@@ -359,7 +359,7 @@ impl PerWindow {
             }
             Ok(limits)
         };
-        Kind {
+        ValueKind {
             allowed: "\"total:N, function:N, …\" or { total = N, function = N, … }".to_owned(),
             read: Box::new(read),
             show: Box::new(|limits: &Self| {
@@ -394,7 +394,7 @@ impl PerWindow {
             self.functions.push(FunctionLimit {
                 name: name.into(),
                 calls,
-                part: At::new(key, &number.place),
+                part: LocatedKey::new(key, &number.place),
             });
         }
         Ok(())
@@ -405,7 +405,7 @@ impl PerWindow {
 /// the original takes them.
 fn entries<'a>(
     text: &'a str,
-    place: &'a Place,
+    place: &'a ConfigPlace,
 ) -> impl Iterator<Item = Result<(&'a str, Node, &'a str), Mistake>> {
     const FORM: &str = "write it as \"total:30, guest_list:10\"";
     let mut offset = 0;
@@ -462,7 +462,7 @@ fn entries<'a>(
         let node = Node {
             name: place.clone(),
             place,
-            value: Value::Integer(calls),
+            value: ConfigValue::Integer(calls),
             letters: None,
         };
         Ok((name, node, ""))
@@ -471,8 +471,8 @@ fn entries<'a>(
 
 /// The place of one entry inside a string in the file. A string with escapes is longer
 /// there than it is, so it stays whole.
-fn part_of(place: &Place, text: &str, offset: usize, entry: &str) -> Place {
-    let Place::File {
+fn part_of(place: &ConfigPlace, text: &str, offset: usize, entry: &str) -> ConfigPlace {
+    let ConfigPlace::File {
         line,
         column,
         start,
@@ -487,7 +487,7 @@ fn part_of(place: &Place, text: &str, offset: usize, entry: &str) -> Place {
     let blank = entry.len() - entry.trim_start().len();
     let skipped = 1 + text[..offset + blank].chars().count();
     let from = start + 1 + offset + blank;
-    Place::File {
+    ConfigPlace::File {
         line,
         column: column + skipped,
         start: from,

@@ -16,8 +16,8 @@ use tidegate_runtime::Causes;
 use super::Dialect;
 use crate::options::kind::{choice, flag, name, parsed, pem, text};
 use crate::options::shown::quoted;
-use crate::options::tree::Value;
-use crate::options::{Kind, Mistake, options, words};
+use crate::options::tree::ConfigValue;
+use crate::options::{Mistake, ValueKind, options, words};
 
 /// Most listeners; each is a label in the metrics.
 pub(crate) const LISTENERS_MAX: usize = 64;
@@ -120,7 +120,7 @@ impl TlsSection {
 
 impl Bind {
     /// An address to listen on, or the path of a socket file.
-    pub(crate) fn kind() -> Kind<Self> {
+    pub(crate) fn kind() -> ValueKind<Self> {
         let allowed = "address:port, or unix:/path of a socket file";
         text(allowed, "127.0.0.1:8081", |given| {
             let given = given.trim();
@@ -159,7 +159,7 @@ pub(crate) fn socket_path(path: &str) -> Result<&Path, Mistake> {
 }
 
 /// An address to listen on, or `""` or `false` for none.
-pub fn address_or_off() -> Kind<Option<SocketAddr>> {
+pub fn address_or_off() -> ValueKind<Option<SocketAddr>> {
     let given = text("address:port", "127.0.0.1:9180", |given| match given {
         "" => Ok(String::new()),
         // Not the address of a listener, which is another one.
@@ -167,10 +167,10 @@ pub fn address_or_off() -> Kind<Option<SocketAddr>> {
     });
     let read = given.read;
     let address_of = |text: String| text.parse().ok();
-    Kind::of_parts(
+    ValueKind::of_parts(
         "address:port, or \"\" or false for none",
         move |node| match node.value {
-            Value::Boolean(false) => Ok(None),
+            ConfigValue::Boolean(false) => Ok(None),
             _ => read(node).map(address_of),
         },
         |address: &Option<SocketAddr>| {
@@ -207,7 +207,7 @@ fn address(given: &str, example: &str) -> Result<SocketAddr, Mistake> {
 }
 
 /// The permissions of a file.
-fn file_mode() -> Kind<u32> {
+fn file_mode() -> ValueKind<u32> {
     let octal = |mode: &str| u32::from_str_radix(mode, 8).ok();
     let show = |mode: &u32| format!("{mode:04o}");
     let take = move |given: &str| {

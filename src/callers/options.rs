@@ -17,8 +17,8 @@ use crate::options::kind::{
     all, choice, flag, function_name, integer, list, name, number, path, table, text,
 };
 use crate::options::shown::quoted;
-use crate::options::tree::{Node, Table, Value};
-use crate::options::{Kind, Mistake, nearest, options, words};
+use crate::options::tree::{ConfigValue, Node, Table};
+use crate::options::{Mistake, ValueKind, nearest, options, words};
 
 /// Most callers in the config. Each has at least one pattern, and the table keeps this many patterns.
 pub(crate) const CALLERS_MAX: usize = 10_000;
@@ -165,7 +165,7 @@ impl CostsSection {
 }
 
 /// The fields that distinguish callers.
-fn identify() -> Kind<FieldSet> {
+fn identify() -> ValueKind<FieldSet> {
     let fields = choice::<IdentityField>();
     let allowed = format!("a list of {}", fields.allowed.replace(" | ", ", "));
     let fields = list(64, "[\"user\", \"ip\"]", fields).described(allowed);
@@ -173,7 +173,7 @@ fn identify() -> Kind<FieldSet> {
 }
 
 /// The prefix of an IPv6 address that is a client.
-fn ipv6_prefix() -> Kind<Ipv6Prefix> {
+fn ipv6_prefix() -> ValueKind<Ipv6Prefix> {
     integer(1..=128).map(
         |given: u8| Ipv6Prefix::new(given).expect("it is within the range"),
         |prefix| prefix.bits(),
@@ -181,7 +181,7 @@ fn ipv6_prefix() -> Kind<Ipv6Prefix> {
 }
 
 /// How many callers may register themselves.
-fn auto_register() -> Kind<AutoRegister> {
+fn auto_register() -> ValueKind<AutoRegister> {
     let rows = integer(-1..=i64::from(AutoRegister::MAX.rows()));
     rows.map(
         |given| AutoRegister::from_config(given).expect("it is within the range"),
@@ -189,7 +189,7 @@ fn auto_register() -> Kind<AutoRegister> {
     )
 }
 
-fn label() -> Kind<Label> {
+fn label() -> ValueKind<Label> {
     let allowed = "1 to 128 bytes without control characters";
     text(allowed, "nova's poller", |given| {
         Label::new(given).map_err(|mistake| {
@@ -199,7 +199,7 @@ fn label() -> Kind<Label> {
     })
 }
 
-fn groups() -> Kind<Vec<Group>> {
+fn groups() -> ValueKind<Vec<Group>> {
     let group = text("a name", "monitoring", |given| {
         Group::new(given).map_err(|mistake| {
             let cure = "give names of letters, digits, \"_\", \"-\" or \".\" in quotes, such as \
@@ -215,14 +215,14 @@ const MATCH_CURE: &str = "write it as a table, such as { user = \"nova\" }, with
                           originator, ip, user_agent, listener";
 
 /// A kind of option: one table of patterns, or several.
-fn patterns() -> Kind<Vec<Pattern>> {
+fn patterns() -> ValueKind<Vec<Pattern>> {
     let read = |node: &Node| {
         let tables = match &node.value {
-            Value::Table(_) => std::slice::from_ref(node),
-            Value::List(list) if list.is_empty() => {
+            ConfigValue::Table(_) => std::slice::from_ref(node),
+            ConfigValue::List(list) if list.is_empty() => {
                 return Err(Mistake::new("the list is empty", MATCH_CURE).into());
             }
-            Value::List(list) => list,
+            ConfigValue::List(list) => list,
             _ => {
                 let cause = format!(
                     "{} is neither a table nor a list of tables",
@@ -253,11 +253,11 @@ fn patterns() -> Kind<Vec<Pattern>> {
     };
     let allowed = "{ user, originator, ip, user_agent, listener } of patterns, or a list of such \
                    tables";
-    Kind::of_parts(allowed, read, show)
+    ValueKind::of_parts(allowed, read, show)
 }
 
 fn pattern(node: &Node) -> Result<Pattern, Vec<Mistake>> {
-    let Value::Table(table) = &node.value else {
+    let ConfigValue::Table(table) = &node.value else {
         let cause = format!("{} is not a table", node.in_words());
         return Err(Mistake::new(cause, MATCH_CURE)
             .in_part("", &node.place)
@@ -312,12 +312,12 @@ fn field_cure(key: &str) -> String {
     }
 }
 
-fn cost() -> Kind<TokenCount> {
+fn cost() -> ValueKind<TokenCount> {
     let within = |given| CostModel::rounded(given).ok();
     number("0 to 1000000", within, |cost| cost.tokens())
 }
 
-fn unit() -> Kind<CostUnit> {
+fn unit() -> ValueKind<CostUnit> {
     let within = |given: f64| {
         let is_within = (0.001..=3600.0).contains(&given);
         CostUnit::new(is_within.then(|| Duration::from_secs_f64(given))?)

@@ -10,7 +10,7 @@ use crate::call::sdk::Effort;
 use crate::call::{BackendKind, OnClientLeft};
 use crate::options::kind::{choice, flag, function, function_name, list, name, parsed, text};
 use crate::options::shown::quoted;
-use crate::options::{Kind, Mistake, options, words};
+use crate::options::{Mistake, ValueKind, options, words};
 
 /// The header that names a class, unless the config names another.
 pub const HEADER: &str = "x-tidegate-class";
@@ -132,7 +132,7 @@ options! {
 }
 
 /// Names of functions, each once.
-fn functions(allowed: &str) -> Kind<Vec<Arc<str>>> {
+fn functions(allowed: &str) -> ValueKind<Vec<Arc<str>>> {
     let once = |names: Vec<Arc<str>>| {
         let mut once: Vec<Arc<str>> = Vec::new();
         for name in names {
@@ -150,7 +150,7 @@ fn functions(allowed: &str) -> Kind<Vec<Arc<str>>> {
     names.described(allowed).map(once, Vec::clone)
 }
 
-fn header() -> Kind<HeaderName> {
+fn header() -> ValueKind<HeaderName> {
     let wrong = (
         "is not the name of a header",
         "give letters, digits and \"-\", such as \"X-Tidegate-Class\"",
@@ -160,7 +160,7 @@ fn header() -> Kind<HeaderName> {
 }
 
 /// An HTTP method, or `*`.
-fn method() -> Kind<Box<str>> {
+fn method() -> ValueKind<Box<str>> {
     text("a method in capitals, or *", "GET", |given| {
         let capitals = |text: &str| text.bytes().all(|b| b.is_ascii_uppercase() || b == b'-');
         if given == "*" || capitals(given) && (1..=32).contains(&given.len()) {
@@ -180,7 +180,7 @@ fn method() -> Kind<Box<str>> {
 }
 
 /// A path with `{…}` for any one segment.
-fn path() -> Kind<Box<str>> {
+fn path() -> ValueKind<Box<str>> {
     let allowed = "a path from /, {name} for any one segment";
     text(allowed, "/guests/{userid}", |given| {
         let is_whole = |segment: &str| {
@@ -209,7 +209,7 @@ fn path() -> Kind<Box<str>> {
 }
 
 /// The function of a route; empty for none.
-fn route_function() -> Kind<Option<Arc<str>>> {
+fn route_function() -> ValueKind<Option<Arc<str>>> {
     let kind = text("a function name, or \"\" for none", "guest_list", |given| {
         if given == "total" {
             let cure = "give the route a function name of its own, or \"\" for none";

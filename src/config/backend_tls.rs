@@ -6,16 +6,16 @@ use crate::forward::options::{self, BackendSection, BackendTlsSection, Target};
 use crate::options::{Notes, Section, Setting, Toml};
 
 use super::certificates;
-use super::part::Part;
+use super::part::ConfigPart;
 
 /// `[backend.tls]`, with what its files hold.
-pub(super) struct BackendTls {
+pub(super) struct BackendTlsFiles {
     section: BackendTlsSection,
     /// The loaded files; `None` for a backend without TLS, and where something is wrong, which has been noted.
     pub(super) loaded: options::BackendTls,
 }
 
-impl Part for BackendTls {
+impl ConfigPart for BackendTlsFiles {
     fn read_from(root: &Section<'_>, key: &'static str) -> Self {
         Self {
             section: root.section(key).section("tls").aside().read(),
@@ -30,7 +30,7 @@ impl Part for BackendTls {
     }
 }
 
-impl BackendTls {
+impl BackendTlsFiles {
     /// The section of the config.
     pub(super) fn section(&self) -> &BackendTlsSection {
         &self.section

@@ -28,7 +28,7 @@ use crate::call::listener::{ClientAuth, TlsSection};
 use crate::forward::options::{BackendTlsSection, Target};
 use crate::forward::{Address, Tls};
 use crate::options::shown::quoted;
-use crate::options::{At, Mistake, Notes, Setting};
+use crate::options::{LocatedKey, Mistake, Notes, Setting};
 
 /// The files of a server.
 pub struct Files<'a> {
@@ -84,7 +84,7 @@ pub fn read_files(tls: &Files<'_>, notes: &Notes) -> Option<Arc<ServerConfig>> {
 }
 
 /// A certificate of this sidecar.
-struct Own {
+struct OwnCertificate {
     key: CertifiedKey,
     /// The contents of the files.
     bytes: Vec<u8>,
@@ -95,7 +95,7 @@ fn own(
     cert: &Setting<Option<PathBuf>>,
     key: &Setting<Option<PathBuf>>,
     notes: &Notes,
-) -> Option<Own> {
+) -> Option<OwnCertificate> {
     let (cert_path, key_path) = (cert.value.as_ref()?, key.value.as_ref()?);
     let cert_bytes = notes.taken(cert, read_pem(cert_path));
     let key_bytes = notes.taken(key, read_pem(key_path));
@@ -106,7 +106,7 @@ fn own(
     };
     let key = identity_of(&identity, cert, cert_path, key, key_path, notes)?;
     let bytes = [cert_bytes, key_bytes].concat();
-    Some(Own { key, bytes })
+    Some(OwnCertificate { key, bytes })
 }
 
 /// The certificates that all backends with TLS are checked by and shown.
@@ -120,7 +120,7 @@ pub(super) struct ForBackends {
 /// backend that needs them.
 pub(super) fn for_backends(
     given: &BackendTlsSection,
-    first: &At,
+    first: &LocatedKey,
     notes: &Notes,
 ) -> Option<ForBackends> {
     let provider = Arc::new(ring::default_provider());
@@ -170,7 +170,7 @@ pub(super) fn for_backends(
 pub(super) fn of_backend(
     made: &ForBackends,
     target: &Target,
-    at: &At,
+    at: &LocatedKey,
     given: &BackendTlsSection,
     alpn: &[&[u8]],
     notes: &Notes,

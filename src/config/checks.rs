@@ -21,13 +21,13 @@ use crate::options::shown::quoted;
 use crate::options::{Notes, Setting};
 
 use self::features::Features;
-use self::functions::Functions;
+use self::functions::KnownFunctions;
 use super::sections::Sections;
 
 /// Checks all of it. `known_functions` are the names that the built-in table has; an empty
 /// list means that they are not known, and no name is doubted.
 pub(super) fn check(all: &Sections, known_functions: &[&str], notes: &Notes) {
-    let functions = &Functions::new(all, known_functions);
+    let functions = &KnownFunctions::new(all, known_functions);
     backend::check(all, notes);
     listeners::check(all, notes);
     limits::check(all, functions, notes);

@@ -10,7 +10,7 @@ use crate::call::BackendKind;
 use crate::call::sdk::{Effort, FunctionKind as Writes};
 use crate::callers::rate_limit::options::{PaceSection, QuotaSection};
 use crate::classify::class::{self, Known, POLLING, USER};
-use crate::options::Reading;
+use crate::options::ConfigReader;
 
 use super::sections::{Class, Sections};
 
@@ -101,7 +101,7 @@ impl Sections {
         for name in [USER, POLLING] {
             let is_this = |it: &Class| it.class.name.value.as_deref() == Some(name);
             if !self.classes.iter().any(is_this) {
-                let reading = Reading::of(&format!("[[class]]\nname = \"{name}\"\n"), "");
+                let reading = ConfigReader::of(&format!("[[class]]\nname = \"{name}\"\n"), "");
                 self.classes
                     .extend(reading.root().each::<Class>("class", 1));
             }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tidegate_leases::sharing::{ID_BYTES_MAX, ServerAddress};
 use tidegate_limits::Fill;
 
-use super::part::Part;
+use super::part::ConfigPart;
 use super::server_tls::ServerTlsSection;
 use crate::options::kind::{
     HOUR, MINUTE, MS, SECOND, distinct, duration, integer, list, number, parsed, text,
 };
-use crate::options::{Kind, Mistake, Options, Section, Toml, options};
+use crate::options::{Mistake, Options, Section, Toml, ValueKind, options};
 
 /// Most limits that are shared.
 const LIMITS_MAX: usize = 64;
@@ -86,7 +86,7 @@ pub(super) struct Coordinate {
     pub(super) limits: Vec<SharedSection>,
 }
 
-fn id(example: &'static str) -> Kind<Arc<str>> {
+fn id(example: &'static str) -> ValueKind<Arc<str>> {
     text("1 to 1024 bytes", example, |given| {
         if given.is_empty() || given.len() > ID_BYTES_MAX {
             let cause = format!("an id of {} bytes", given.len());
@@ -96,7 +96,7 @@ fn id(example: &'static str) -> Kind<Arc<str>> {
     })
 }
 
-fn servers() -> Kind<Vec<ServerAddress>> {
+fn servers() -> ValueKind<Vec<ServerAddress>> {
     let wrong = (
         "is not the address of a server",
         "write each as \"host:port\"",
@@ -105,7 +105,7 @@ fn servers() -> Kind<Vec<ServerAddress>> {
     distinct(list(64, "[\"10.0.0.1:5101\"]", server)).described("[\"host:port\", …]")
 }
 
-impl Part for Coordinate {
+impl ConfigPart for Coordinate {
     fn read_from(root: &Section<'_>, key: &'static str) -> Self {
         let section = root.section(key).aside();
         let tls: ServerTlsSection = section.read();

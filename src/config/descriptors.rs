@@ -5,7 +5,7 @@
 //! can never take the descriptor that a running call needs.
 
 use super::Config;
-use crate::options::{Place, Problem, Severity};
+use crate::options::{ConfigPlace, Problem, Severity};
 
 /// The descriptors of the process itself: its standard streams, the runtime, the log, and the files and name
 /// lookups of a moment.
@@ -88,7 +88,7 @@ impl Descriptors {
         } = self;
         (connections < wanted).then(|| Problem {
             severity: Severity::Warning,
-            place: Place::Whole,
+            place: ConfigPlace::Whole,
             key: "server.max_connections".to_owned(),
             message: format!(
                 "{wanted} connections need {needed} file descriptors in all, and the process may \

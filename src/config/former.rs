@@ -1,36 +1,37 @@
 //! Sections of earlier versions. Each is refused with the section and the keys to write.
 
 use crate::options::shown::shortened;
-use crate::options::tree::{Node, Table, Value};
-use crate::options::{At, Mistake};
+use crate::options::tree::{ConfigValue, Node, Table};
+use crate::options::{LocatedKey, Mistake};
 
 /// Cures: what to write in place of a name that is no option any more, each with its place and the rest of its key. Empty for
 /// all others.
-pub(super) fn instead(path: &str, node: &Node) -> Vec<(At, Mistake)> {
-    let at_name =
-        |cause: &str, cure: &str| vec![(At::new("", &node.name), Mistake::new(cause, cure))];
+pub(super) fn instead(path: &str, node: &Node) -> Vec<(LocatedKey, Mistake)> {
+    let at_name = |cause: &str, cure: &str| {
+        vec![(LocatedKey::new("", &node.name), Mistake::new(cause, cure))]
+    };
     match (path, &node.value) {
         ("class.deadline", _) => {
             let cause = "there is no option \"deadline\" here";
             at_name(cause, "this is max_wait here, as in [limits]")
         }
-        ("quota", Value::Table(_)) => {
+        ("quota", ConfigValue::Table(_)) => {
             let cause = "the store of quotas has a section of another name";
             let cure = "write [quota_store] in place of [quota], with the same keys; each [[quota]] is a \
                         quota itself";
             at_name(cause, cure)
         }
-        ("rate_limit", Value::List(limits)) => limits
+        ("rate_limit", ConfigValue::List(limits)) => limits
             .iter()
             .enumerate()
             .filter_map(|(index, limit)| Some((index, limit, limit.table()?)))
             .map(|(index, limit, table)| {
-                let part = At::new(format!("[{index}]"), &limit.place);
+                let part = LocatedKey::new(format!("[{index}]"), &limit.place);
                 (part, of_rate_limit(table))
             })
             .collect(),
-        ("rate_limit", Value::Table(table)) => {
-            vec![(At::new("", &node.name), of_rate_limit(table))]
+        ("rate_limit", ConfigValue::Table(table)) => {
+            vec![(LocatedKey::new("", &node.name), of_rate_limit(table))]
         }
         _ => Vec::new(),
     }

@@ -3,7 +3,7 @@
 use crate::options::{Options, Section, Toml};
 
 /// A part of the config under one header. Several parts may share a header.
-pub trait Part {
+pub trait ConfigPart {
     /// Reads what is below the header `key`.
     fn read_from(root: &Section<'_>, key: &'static str) -> Self;
 
@@ -11,7 +11,7 @@ pub trait Part {
     fn write_under(&self, key: &str, out: &mut Toml);
 }
 
-impl<T: Options> Part for T {
+impl<T: Options> ConfigPart for T {
     fn read_from(root: &Section<'_>, key: &'static str) -> Self {
         root.section(key).read()
     }
@@ -23,14 +23,14 @@ impl<T: Options> Part for T {
 }
 
 /// A part that there may be several of.
-pub(super) trait Entry: Options {
+pub(super) trait NamedPart: Options {
     const MAX: usize;
 
     /// The name that tells it from the others.
     fn name(&self) -> Option<&str>;
 }
 
-impl<T: Entry> Part for Vec<T> {
+impl<T: NamedPart> ConfigPart for Vec<T> {
     fn read_from(root: &Section<'_>, key: &'static str) -> Self {
         root.each(key, T::MAX)
     }

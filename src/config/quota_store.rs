@@ -10,9 +10,9 @@ use tidegate_quota::Engine;
 use crate::call::claim::QUOTA_KEY_BYTES_MAX;
 use crate::options::kind::{HOUR, SECOND, choice, distinct, duration, integer, line, list, secret};
 use crate::options::shown::quoted;
-use crate::options::{Mark, Notes, Section, Toml, options, words};
+use crate::options::{Notes, OptionMark, Section, Toml, options, words};
 
-use super::part::Part;
+use super::part::ConfigPart;
 use super::server_tls::ServerTlsSection;
 
 /// Most servers that are named.
@@ -122,7 +122,7 @@ pub(super) struct QuotaStore {
     pub(super) engine: Option<Engine>,
 }
 
-impl Part for QuotaStore {
+impl ConfigPart for QuotaStore {
     fn read_from(root: &Section<'_>, key: &'static str) -> Self {
         let section = root.section(key).aside();
         let mut this = Self {
@@ -199,7 +199,7 @@ impl QuotaStore {
         }
     }
 
-    fn of_sentinels(&self) -> [(&'static str, &Mark); 3] {
+    fn of_sentinels(&self) -> [(&'static str, &OptionMark); 3] {
         let store = &self.store;
         [
             ("sentinel", &store.sentinel),

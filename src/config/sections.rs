@@ -20,17 +20,17 @@ use crate::classify::options::{
 use crate::coalesce;
 use crate::forward::options::{BackendSection, BoundsSection};
 use crate::listen::ServerSection;
-use crate::options::{Options, Reading, Restarts, Section, Toml};
+use crate::options::{ConfigReader, Options, Restarts, Section, Toml};
 use crate::protocol::ClientSection;
 use crate::protocol::forwarded_options::ForwardedSection;
 use crate::protocol::trusted::ProxiesSection;
 use crate::tasks;
 use crate::telemetry;
 
-use super::backend_tls::BackendTls;
+use super::backend_tls::BackendTlsFiles;
 use super::certificates;
 use super::coordinate::Coordinate;
-use super::part::{Entry, Part};
+use super::part::{ConfigPart, NamedPart};
 use super::quota_store::QuotaStore;
 
 macro_rules! sections {
@@ -41,9 +41,9 @@ macro_rules! sections {
         }
 
         impl Sections {
-            pub(super) fn read(reading: &Reading) -> Self {
+            pub(super) fn read(reading: &ConfigReader) -> Self {
                 let root = reading.root();
-                Self { $($part: Part::read_from(&root, $key),)* }
+                Self { $($part: ConfigPart::read_from(&root, $key),)* }
             }
 
             /// The config in effect as TOML, defaults filled in, and what of it needs a restart.
@@ -75,7 +75,7 @@ sections! {
     kind: KindSection = "backend";
     backend: BackendSection = "backend";
     bounds: BoundsSection = "backend";
-    backend_tls: BackendTls = "backend";
+    backend_tls: BackendTlsFiles = "backend";
     queue: QueueSection = "queue";
     limits: LimitsSection = "limits";
     exempt: ExemptSection = "limits";
@@ -107,7 +107,7 @@ pub(super) struct Class {
     pub(super) placed: PlacedSection,
 }
 
-impl Entry for CallerSection {
+impl NamedPart for CallerSection {
     const MAX: usize = CALLERS_MAX;
 
     fn name(&self) -> Option<&str> {
@@ -115,7 +115,7 @@ impl Entry for CallerSection {
     }
 }
 
-impl Entry for BucketSection {
+impl NamedPart for BucketSection {
     const MAX: usize = RATE_LIMITS_MAX;
 
     fn name(&self) -> Option<&str> {
@@ -123,7 +123,7 @@ impl Entry for BucketSection {
     }
 }
 
-impl Entry for PaceSection {
+impl NamedPart for PaceSection {
     const MAX: usize = RATE_LIMITS_MAX;
 
     fn name(&self) -> Option<&str> {
@@ -132,7 +132,7 @@ impl Entry for PaceSection {
 }
 
 /// A call may meet all of them.
-impl Entry for QuotaSection {
+impl NamedPart for QuotaSection {
     const MAX: usize = QUOTAS_MAX;
 
     fn name(&self) -> Option<&str> {
@@ -140,7 +140,7 @@ impl Entry for QuotaSection {
     }
 }
 
-impl Entry for Class {
+impl NamedPart for Class {
     const MAX: usize = CLASSES_MAX;
 
     fn name(&self) -> Option<&str> {
@@ -148,7 +148,7 @@ impl Entry for Class {
     }
 }
 
-impl Entry for RouteSection {
+impl NamedPart for RouteSection {
     const MAX: usize = ROUTES_MAX;
 
     fn name(&self) -> Option<&str> {
@@ -168,7 +168,7 @@ impl Options for Class {
     }
 }
 
-impl Part for Option<Vec<Listen>> {
+impl ConfigPart for Option<Vec<Listen>> {
     fn read_from(root: &Section<'_>, key: &'static str) -> Self {
         let listeners = root.sections(key, LISTENERS_MAX)?;
         Some(listeners.iter().map(Listen::read).collect())

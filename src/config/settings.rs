@@ -13,7 +13,7 @@ use crate::call::Bind;
 use crate::callers::rate_limit::options::{PaceSection, QuotaMode, QuotaSection};
 use crate::callers::settings::{Quota, QuotaBy, StaticRateLimit};
 use crate::classify::options::RouteSection;
-use crate::options::{At, Setting};
+use crate::options::{LocatedKey, Setting};
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use crate::{admit, callers, classify};
 
@@ -67,7 +67,7 @@ pub(super) fn of(mut all: Sections) -> Config {
 
 impl Sections {
     /// Where the sidecar listens itself, each with where that is said.
-    pub(super) fn own_addresses(&self) -> impl Iterator<Item = (Bind, &At)> {
+    pub(super) fn own_addresses(&self) -> impl Iterator<Item = (Bind, &LocatedKey)> {
         let listeners = self.listen.iter().flatten().map(|it| &it.listen.bind);
         let listeners = listeners.filter_map(|bind| Some((bind.said()?.clone(), &***bind)));
         let admin = &self.admin.bind;

@@ -11,14 +11,14 @@ use super::sections::Sections;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 /// A limit that could be shared, with its number in the config.
-pub(super) enum Known {
+pub(super) enum ShareableLimit {
     /// Calls, cost, or whole tokens a second.
     Whole(u32),
     /// Tokens a second.
     Rate(f64),
 }
 
-impl Known {
+impl ShareableLimit {
     pub(super) fn configured(&self) -> f64 {
         match *self {
             Self::Whole(max) => f64::from(max),
@@ -28,12 +28,12 @@ impl Known {
 }
 
 /// Every limit that could be shared, by its name in metrics.
-pub(super) fn known(all: &Sections) -> BTreeMap<String, Known> {
+pub(super) fn known(all: &Sections) -> BTreeMap<String, ShareableLimit> {
     let limits = &all.limits;
     let mut known = BTreeMap::new();
     let mut count = |name: String, max: u32| {
         if max > 0 {
-            known.insert(name, Known::Whole(max));
+            known.insert(name, ShareableLimit::Whole(max));
         }
     };
     if !limits.window.value.is_zero() {
@@ -45,20 +45,20 @@ pub(super) fn known(all: &Sections) -> BTreeMap<String, Known> {
     }
     count("outstanding".to_owned(), limits.outstanding.value);
     // A quota is shared already.
-    let mut rate = |name: &Option<Arc<str>>, known_as: Option<Known>| {
+    let mut rate = |name: &Option<Arc<str>>, known_as: Option<ShareableLimit>| {
         if let (Some(name), Some(number)) = (name, known_as) {
             known.insert(format!("{RATE_LIMIT_PREFIX}{name}"), number);
         }
     };
     for bucket in &all.buckets {
         let per_second = bucket.per_second(&all.profiles);
-        rate(&bucket.name.value, per_second.map(Known::Rate));
+        rate(&bucket.name.value, per_second.map(ShareableLimit::Rate));
     }
     for pace in &all.paces {
         let number = pace.pacing().map(|(rate, _)| match pace.is_of_callers() {
-            true => Known::Rate(rate.get()),
+            true => ShareableLimit::Rate(rate.get()),
             // The gate counts whole tokens a second of those.
-            false => Known::Whole(rate.get() as u32),
+            false => ShareableLimit::Whole(rate.get() as u32),
         });
         rate(&pace.name.value, number);
     }
@@ -67,9 +67,9 @@ pub(super) fn known(all: &Sections) -> BTreeMap<String, Known> {
 
 /// The name in metrics of what the config calls by this name: that, or the name of a rate limit.
 pub(super) fn in_metrics<'a>(
-    known: &'a BTreeMap<String, Known>,
+    known: &'a BTreeMap<String, ShareableLimit>,
     given: &str,
-) -> Option<(&'a str, &'a Known)> {
+) -> Option<(&'a str, &'a ShareableLimit)> {
     let named = known.get_key_value(given);
     let named = named.or_else(|| known.get_key_value(&format!("{RATE_LIMIT_PREFIX}{given}")));
     named.map(|(name, known)| (name.as_str(), known))
@@ -93,8 +93,8 @@ pub(super) fn settings(all: &Sections) -> Option<SharingSettings> {
             limit: name.into(),
             resource: shared.resource.required(),
             safe: match number {
-                Known::Whole(_) => Safe::Whole(whole.expect("less than 1 is an error")),
-                Known::Rate(_) => Safe::Rate(safe),
+                ShareableLimit::Whole(_) => Safe::Whole(whole.expect("less than 1 is an error")),
+                ShareableLimit::Rate(_) => Safe::Rate(safe),
             },
         }
     });

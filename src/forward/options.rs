@@ -15,7 +15,7 @@ use crate::options::kind::{
 };
 use crate::options::shown::quoted;
 use crate::options::toml::string;
-use crate::options::{Kind, Mistake, options};
+use crate::options::{Mistake, ValueKind, options};
 
 /// A backend: where it listens, and how it is spoken to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,7 +255,7 @@ impl fmt::Display for Address {
 
 impl Address {
     /// `host:port`.
-    pub fn kind(example: &'static str) -> Kind<Self> {
+    pub fn kind(example: &'static str) -> ValueKind<Self> {
         text("host:port", example, |given| {
             Self::parse(given, None, example)
         })
@@ -306,7 +306,7 @@ impl Address {
 }
 
 /// `host:port`, the same with TLS, or a socket file.
-fn target(example: &'static str) -> Kind<Target> {
+fn target(example: &'static str) -> ValueKind<Target> {
     let allowed = "host:port, tls://host:port, or unix:/path of a socket file";
     text(allowed, example, |given| {
         let given = given.trim();
@@ -331,7 +331,7 @@ fn target(example: &'static str) -> Kind<Target> {
 }
 
 /// The name that a certificate is for.
-fn server_name() -> Kind<String> {
+fn server_name() -> ValueKind<String> {
     let take = |given: &str| {
         let is_name = given.len() <= 253 && is_plain(given, "-._");
         let is_one = is_name && !given.is_empty() || given.parse::<IpAddr>().is_ok();
@@ -359,7 +359,7 @@ impl Target {
 }
 
 /// `http://host:port`, the same with TLS, or a socket file.
-fn http_target() -> Kind<Target> {
+fn http_target() -> ValueKind<Target> {
     const EXAMPLE: &str = "http://127.0.0.1:8080";
     let allowed = "http://host:port, https://host:port, or unix:/path of a socket file";
     let kind = text(allowed, EXAMPLE, |given| {
@@ -397,7 +397,7 @@ fn http_target() -> Kind<Target> {
         (address, false) => string(&format!("http://{address}")),
         (address, true) => string(&format!("https://{address}")),
     };
-    Kind {
+    ValueKind {
         show: Box::new(move |target| Some(show(target))),
         ..kind
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use toml::de::DeValue;
 
-use super::place::Place;
+use super::place::ConfigPlace;
 use super::problem::Problem;
 use super::shown::{quoted, shortened};
-use super::tree::{Node, Table, Value, of_value};
+use super::tree::{ConfigValue, Node, Table, of_value};
 
 /// The prefix of every variable of ours.
 const PREFIX: &str = "TIDEGATE_";
@@ -61,16 +61,16 @@ pub(crate) fn lay_over(
                 Segment::Key(name) => format!("{key}{dot}{name}"),
             }
         });
-        let place = Place::Variable(Arc::clone(&variable));
+        let place = ConfigPlace::Variable(Arc::clone(&variable));
         let value = match DeValue::parse(&text) {
             Ok(value) => of_value(value.get_ref(), &|_| place.clone()),
             // So that quotes need no quotes.
-            Err(_) => Value::Text(text.clone()),
+            Err(_) => ConfigValue::Text(text.clone()),
         };
         let letters = Some(text);
         let node = Node::new(place, value);
         if let Err((message, cure)) = put(tree, &path, Node { letters, ..node }) {
-            let place = Place::Variable(shortened(&variable).into());
+            let place = ConfigPlace::Variable(shortened(&variable).into());
             let problem = Problem::error(place, shortened(&key), message, cure);
             not_laid.misplaced.push(problem);
         }
@@ -141,8 +141,8 @@ fn put(tree: &mut Table, path: &[Segment], node: Node) -> Result<(), (String, St
     }
     let missing = |next: Option<&Segment>| {
         let value = match next {
-            Some(Segment::Index(_)) => Value::List(Vec::new()),
-            _ => Value::Table(Table::new()),
+            Some(Segment::Index(_)) => ConfigValue::List(Vec::new()),
+            _ => ConfigValue::Table(Table::new()),
         };
         Node::new(node.place.clone(), value)
     };
@@ -151,10 +151,10 @@ fn put(tree: &mut Table, path: &[Segment], node: Node) -> Result<(), (String, St
         .or_insert_with(|| missing(path.get(1)));
     for (depth, segment) in path.iter().enumerate().skip(1) {
         at = match (segment, &mut at.value) {
-            (Segment::Key(name), Value::Table(table)) => table
+            (Segment::Key(name), ConfigValue::Table(table)) => table
                 .entry(name.clone())
                 .or_insert_with(|| missing(path.get(depth + 1))),
-            (Segment::Index(index), Value::List(list)) => {
+            (Segment::Index(index), ConfigValue::List(list)) => {
                 let next = list.len();
                 if *index > next {
                     let cause = format!("there is no entry {index}, the next one is {next}");
@@ -169,7 +169,7 @@ fn put(tree: &mut Table, path: &[Segment], node: Node) -> Result<(), (String, St
                 let cause = format!("{index} counts the entries of something that has none");
                 return wrong(cause, "leave the number out");
             }
-            (Segment::Key(name), Value::List(_)) => {
+            (Segment::Key(name), ConfigValue::List(_)) => {
                 let name = quoted(name);
                 let cause = format!("{name} stands where the number of an entry belongs");
                 return wrong(cause, BEFORE);

@@ -9,10 +9,10 @@ use std::time::Duration;
 mod measured;
 
 pub use self::measured::{duration, parse_duration, show_duration, show_size, size};
-use super::place::{At, Place};
+use super::place::{ConfigPlace, LocatedKey};
 use super::shown::{did_you_mean, is_content_of_pem, quoted, shortened};
 use super::toml::string;
-use super::tree::{Node, Value};
+use super::tree::{ConfigValue, Node};
 
 /// A millisecond.
 pub const MS: Duration = Duration::from_millis(1);
@@ -37,7 +37,7 @@ pub struct Mistake {
     /// How to put it right.
     pub cure: String,
     /// The part of the value that is wrong: its key and its place.
-    pub part: Option<At>,
+    pub part: Option<LocatedKey>,
 }
 
 impl Mistake {
@@ -56,8 +56,8 @@ impl Mistake {
     }
 
     /// The mistake, about one part of the value. An empty key is the key of the whole value.
-    pub fn in_part(self, key: &str, place: &Place) -> Self {
-        let part = Some(At::new(shortened(key), place));
+    pub fn in_part(self, key: &str, place: &ConfigPlace) -> Self {
+        let part = Some(LocatedKey::new(shortened(key), place));
         Self { part, ..self }
     }
 }
@@ -68,20 +68,20 @@ impl From<Mistake> for Vec<Mistake> {
     }
 }
 
-type Read<T> = Box<dyn Fn(&Node) -> Result<T, Vec<Mistake>>>;
-type Show<T> = Box<dyn Fn(&T) -> Option<String>>;
+type ReadValue<T> = Box<dyn Fn(&Node) -> Result<T, Vec<Mistake>>>;
+type ShowValue<T> = Box<dyn Fn(&T) -> Option<String>>;
 
 /// How a value of one kind is read and written, and what it may be.
-pub struct Kind<T> {
+pub struct ValueKind<T> {
     /// In words, with the unit first: `threads, 1 to 64`.
     pub allowed: String,
     /// Reads a value, or returns what is wrong with it.
-    pub read: Read<T>,
+    pub read: ReadValue<T>,
     /// As TOML; none for a value that no config can contain.
-    pub show: Show<T>,
+    pub show: ShowValue<T>,
 }
 
-impl<T: 'static> Kind<T> {
+impl<T: 'static> ValueKind<T> {
     /// A kind whose values have at most one mistake.
     pub fn new(
         allowed: impl Into<String>,
@@ -121,18 +121,18 @@ impl<T: 'static> Kind<T> {
         self,
         to: impl Fn(T) -> U + 'static,
         from: impl Fn(&U) -> T + 'static,
-    ) -> Kind<U> {
+    ) -> ValueKind<U> {
         let (read, show) = (self.read, self.show);
-        Kind {
+        ValueKind {
             allowed: self.allowed,
             read: Box::new(move |node| read(node).map(&to)),
             show: Box::new(move |value| show(&from(value))),
         }
     }
 
-    fn or_none(self) -> Kind<Option<T>> {
+    fn or_none(self) -> ValueKind<Option<T>> {
         let (read, show) = (self.read, self.show);
-        Kind {
+        ValueKind {
             allowed: self.allowed,
             read: Box::new(move |node| read(node).map(Some)),
             show: Box::new(move |value| value.as_ref().and_then(&show)),
@@ -203,12 +203,12 @@ impl Level {
 /// A second name of an option, and what its value is under that name.
 pub struct Alias<T> {
     pub(crate) key: &'static str,
-    pub(crate) kind: Kind<T>,
+    pub(crate) kind: ValueKind<T>,
 }
 
 /// An option: its kind, and everything about it but its name, its type and its text.
 pub struct Opt<T> {
-    pub(crate) kind: Kind<T>,
+    pub(crate) kind: ValueKind<T>,
     pub(crate) default: T,
     /// The name in the config, where that is not the name of its field.
     pub key: Option<&'static str>,
@@ -229,7 +229,7 @@ impl<T> Opt<T> {
     }
 
     /// A second name, under which the value is of this kind.
-    pub fn alias(self, key: &'static str, kind: Kind<T>) -> Self {
+    pub fn alias(self, key: &'static str, kind: ValueKind<T>) -> Self {
         let alias = Some(Alias { key, kind });
         Self { alias, ..self }
     }
@@ -279,13 +279,13 @@ pub trait Words: Copy + PartialEq + 'static {
 }
 
 /// A kind of one word of a few.
-pub fn choice<T: Words>() -> Kind<T> {
+pub fn choice<T: Words>() -> ValueKind<T> {
     let list: Vec<_> = T::WORDS.iter().map(|(word, _)| quoted(word)).collect();
     let allowed = list.join(" | ");
     let words = allowed.clone();
     let read = move |node: &Node| {
         let given = match &node.value {
-            Value::Text(given) => given.as_str(),
+            ConfigValue::Text(given) => given.as_str(),
             _ => "",
         };
         if let Some((_, value)) = T::WORDS.iter().find(|(word, _)| *word == given) {
@@ -296,25 +296,25 @@ pub fn choice<T: Words>() -> Kind<T> {
         let cure = format!("{give} one of {words}");
         Err(Mistake::of(node, "not one of the words", cure))
     };
-    Kind::new(allowed, read, |value| string(value.word()))
+    ValueKind::new(allowed, read, |value| string(value.word()))
 }
 
 /// A whole number.
-pub fn integer<T>(range: RangeInclusive<T>) -> Kind<T>
+pub fn integer<T>(range: RangeInclusive<T>) -> ValueKind<T>
 where
     T: Copy + Display + TryFrom<i128> + PartialOrd + 'static,
 {
     let allowed = format!("{} to {}", range.start(), range.end());
     let words = allowed.clone();
     let read = move |node: &Node| {
-        let Value::Integer(number) = node.value else {
+        let ConfigValue::Integer(number) = node.value else {
             let cure = format!("give a number, {words}, without quotes");
             return Err(Mistake::of(node, "not an integer", cure));
         };
         let fits = T::try_from(number).ok().filter(|it| range.contains(it));
         fits.ok_or_else(|| Mistake::of(node, "out of range", format!("give {words}")))
     };
-    Kind::new(allowed, read, T::to_string)
+    ValueKind::new(allowed, read, T::to_string)
 }
 
 /// A number that may have a fraction; `take` returns none for a number that is not `allowed`.
@@ -322,12 +322,12 @@ pub fn number<T: 'static>(
     allowed: &'static str,
     take: impl Fn(f64) -> Option<T> + 'static,
     give: impl Fn(&T) -> f64 + 'static,
-) -> Kind<T> {
+) -> ValueKind<T> {
     let read = move |node: &Node| {
         let given = match &node.value {
             // Whole numbers beyond 2^53 are out of every range.
-            Value::Integer(number) => Some(*number as f64),
-            Value::Other(text) => text.replace('_', "").parse::<f64>().ok(),
+            ConfigValue::Integer(number) => Some(*number as f64),
+            ConfigValue::Other(text) => text.replace('_', "").parse::<f64>().ok(),
             _ => None,
         };
         let Some(given) = given else {
@@ -336,19 +336,19 @@ pub fn number<T: 'static>(
         };
         take(given).ok_or_else(|| Mistake::of(node, "out of range", format!("give {allowed}")))
     };
-    Kind::new(allowed, read, move |value| give(value).to_string())
+    ValueKind::new(allowed, read, move |value| give(value).to_string())
 }
 
 /// `true` or `false`.
-pub fn flag() -> Kind<bool> {
+pub fn flag() -> ValueKind<bool> {
     let read = |node: &Node| match node.value {
-        Value::Boolean(flag) => Ok(flag),
+        ConfigValue::Boolean(flag) => Ok(flag),
         _ => {
             let cure = "give true or false, without quotes";
             Err(Mistake::of(node, "neither true nor false", cure))
         }
     };
-    Kind::new("true or false", read, bool::to_string)
+    ValueKind::new("true or false", read, bool::to_string)
 }
 
 /// A text that `parse` understands; `example` is one.
@@ -356,7 +356,7 @@ pub fn text<T: Display + 'static>(
     allowed: impl Into<String>,
     example: &'static str,
     parse: impl Fn(&str) -> Result<T, Mistake> + 'static,
-) -> Kind<T> {
+) -> ValueKind<T> {
     let read = move |node: &Node| {
         let Some(text) = node.text() else {
             let cure = format!("give a string in quotes, such as {}", quoted(example));
@@ -364,7 +364,7 @@ pub fn text<T: Display + 'static>(
         };
         parse(text)
     };
-    Kind::new(allowed, read, |value| string(&value.to_string()))
+    ValueKind::new(allowed, read, |value| string(&value.to_string()))
 }
 
 /// A text that `take` understands; any other one "is not the path of a file", say.
@@ -373,7 +373,7 @@ pub fn parsed<T: Display + 'static>(
     example: &'static str,
     take: impl Fn(&str) -> Option<T> + 'static,
     (is_not, cure): (&'static str, &'static str),
-) -> Kind<T> {
+) -> ValueKind<T> {
     text(allowed, example, move |given| {
         let wrong = || Mistake::new(format!("{} {is_not}", quoted(given)), cure);
         take(given).ok_or_else(wrong)
@@ -381,7 +381,7 @@ pub fn parsed<T: Display + 'static>(
 }
 
 /// A text from 1 to `max` bytes, without control characters.
-pub fn line(max: usize, example: &'static str) -> Kind<String> {
+pub fn line(max: usize, example: &'static str) -> ValueKind<String> {
     let allowed = format!("1 to {max} bytes");
     text(allowed.clone(), example, move |given| {
         if given.is_empty() || given.len() > max || given.contains(char::is_control) {
@@ -395,7 +395,7 @@ pub fn line(max: usize, example: &'static str) -> Kind<String> {
 
 /// A secret. No message quotes it. A line end behind it belongs to the file that it came from, such as that of a
 /// Kubernetes Secret, and not to the secret.
-pub fn secret(name: &'static str, max: usize) -> Kind<String> {
+pub fn secret(name: &'static str, max: usize) -> ValueKind<String> {
     let allowed = format!("1 to {max} bytes");
     let cure = format!("give {allowed} in quotes");
     let read = move |node: &Node| match node.text().map(without_line_end) {
@@ -405,7 +405,7 @@ pub fn secret(name: &'static str, max: usize) -> Kind<String> {
             Err(Mistake::new(cause, cure.clone()))
         }
     };
-    Kind::new(allowed, read, |secret: &String| string(secret))
+    ValueKind::new(allowed, read, |secret: &String| string(secret))
 }
 
 fn without_line_end(text: &str) -> &str {
@@ -423,7 +423,7 @@ pub fn is_plain(text: &str, others: &str) -> bool {
 }
 
 /// A name: a label of metrics.
-pub fn name<T: Display + for<'a> From<&'a str> + 'static>(example: &'static str) -> Kind<T> {
+pub fn name<T: Display + for<'a> From<&'a str> + 'static>(example: &'static str) -> ValueKind<T> {
     let allowed = "1 to 64 letters, digits, _, - or .";
     text(allowed, example, |given| {
         check_name(given).map(|()| given.into())
@@ -459,14 +459,14 @@ pub fn function_name(name: &str) -> Result<(), Mistake> {
 }
 
 /// A kind of option that is the name of a function.
-pub fn function<T: Display + for<'a> From<&'a str> + 'static>() -> Kind<T> {
+pub fn function<T: Display + for<'a> From<&'a str> + 'static>() -> ValueKind<T> {
     text("the name of a function", "guest_list", |given| {
         function_name(given).map(|()| given.into())
     })
 }
 
 /// The path of a file; `is_whole` if it must begin with a slash.
-pub fn path(allowed: &'static str, example: &'static str, is_whole: bool) -> Kind<PathBuf> {
+pub fn path(allowed: &'static str, example: &'static str, is_whole: bool) -> ValueKind<PathBuf> {
     let kind = text(allowed, example, move |given| {
         let is_part = is_whole && (!given.starts_with('/') || given.ends_with('/'));
         if given.is_empty() || given.contains('\0') || is_part {
@@ -481,9 +481,9 @@ pub fn path(allowed: &'static str, example: &'static str, is_whole: bool) -> Kin
 }
 
 /// The path of a PEM file to read.
-pub fn pem(example: &'static str) -> Kind<PathBuf> {
+pub fn pem(example: &'static str) -> ValueKind<PathBuf> {
     let kind = path("the path of a PEM file", example, false);
-    let Kind {
+    let ValueKind {
         allowed,
         read,
         show,
@@ -497,7 +497,7 @@ pub fn pem(example: &'static str) -> Kind<PathBuf> {
         }
         read(node)
     };
-    Kind {
+    ValueKind {
         allowed,
         read: Box::new(read),
         show,
@@ -505,10 +505,10 @@ pub fn pem(example: &'static str) -> Kind<PathBuf> {
 }
 
 /// Up to `max` values of one kind; `example` shows a list of them.
-pub fn list<T: 'static>(max: usize, example: &'static str, one: Kind<T>) -> Kind<Vec<T>> {
+pub fn list<T: 'static>(max: usize, example: &'static str, one: ValueKind<T>) -> ValueKind<Vec<T>> {
     let (read, show) = (one.read, one.show);
     let read = move |node: &Node| {
-        let Value::List(list) = &node.value else {
+        let ConfigValue::List(list) = &node.value else {
             let cure = format!("give a list, such as {example}");
             return Err(Mistake::of(node, "not an array", cure).into());
         };
@@ -517,20 +517,22 @@ pub fn list<T: 'static>(max: usize, example: &'static str, one: Kind<T>) -> Kind
         })
     };
     let allowed = format!("a list of up to {max}: {}", one.allowed);
-    Kind::of_parts(allowed, read, move |values: &Vec<T>| {
+    ValueKind::of_parts(allowed, read, move |values: &Vec<T>| {
         let values: Vec<_> = values.iter().filter_map(&show).collect();
         format!("[{}]", values.join(", "))
     })
 }
 
 /// A kind of list without a value twice.
-pub fn distinct<T: PartialEq + 'static>(kind: Kind<Vec<T>>) -> Kind<Vec<T>> {
+pub fn distinct<T: PartialEq + 'static>(kind: ValueKind<Vec<T>>) -> ValueKind<Vec<T>> {
     let read = kind.read;
-    Kind {
+    ValueKind {
         read: Box::new(move |node| {
             let values = read(node)?;
             let repeated = |at: &usize| values[..*at].contains(&values[*at]);
-            if let (Some(at), Value::List(list)) = ((0..values.len()).find(repeated), &node.value) {
+            if let (Some(at), ConfigValue::List(list)) =
+                ((0..values.len()).find(repeated), &node.value)
+            {
                 let cause = format!("{} is given twice", list[at].in_words());
                 let mistake = Mistake::new(cause, "leave one of the two out");
                 return Err(mistake.in_part("", &list[at].place).into());
@@ -547,11 +549,11 @@ pub fn table<T: 'static>(
     max: usize,
     cure: &'static str,
     check: impl Fn(&str) -> Result<(), Mistake> + 'static,
-    one: Kind<T>,
-) -> Kind<Vec<(String, T)>> {
+    one: ValueKind<T>,
+) -> ValueKind<Vec<(String, T)>> {
     let (read, show) = (one.read, one.show);
     let read = move |node: &Node| {
-        let Value::Table(table) = &node.value else {
+        let ConfigValue::Table(table) = &node.value else {
             return Err(Mistake::of(node, "not a table", cure).into());
         };
         let items = table.iter().map(|(name, item)| (name.as_str(), item));
@@ -560,7 +562,7 @@ pub fn table<T: 'static>(
             Ok((name.to_owned(), read(item)?))
         })
     };
-    Kind::of_parts(allowed, read, move |values: &Vec<(String, T)>| {
+    ValueKind::of_parts(allowed, read, move |values: &Vec<(String, T)>| {
         let entry =
             |(name, value): &(String, T)| Some(format!("{} = {}", string(name), show(value)?));
         let entries: Vec<_> = values.iter().filter_map(entry).collect();

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use super::kind::Mistake;
-use super::place::{At, Place};
+use super::place::{ConfigPlace, LocatedKey};
 use super::problem::{Problem, Severity};
 
 /// Mistakes under way.
@@ -12,7 +12,7 @@ use super::problem::{Problem, Severity};
 pub struct Notes {
     problems: RefCell<Vec<Problem>>,
     /// The places of values that no option takes.
-    refused: RefCell<Vec<Place>>,
+    refused: RefCell<Vec<ConfigPlace>>,
     /// Lines whose TOML is broken: what was saved from them is not to be trusted, and has
     /// been reported already.
     broken: BTreeSet<usize>,
@@ -32,32 +32,32 @@ impl Notes {
     }
 
     /// An error in something that is given.
-    pub fn error(&self, at: &At, cause: impl Into<String>, cure: impl Into<String>) {
+    pub fn error(&self, at: &LocatedKey, cause: impl Into<String>, cure: impl Into<String>) {
         self.note(Severity::Error, at, cause.into(), cure.into());
     }
 
     /// A warning. Where something may be lost, it could be about a default.
-    pub fn warn(&self, at: &At, cause: impl Into<String>, cure: impl Into<String>) {
+    pub fn warn(&self, at: &LocatedKey, cause: impl Into<String>, cure: impl Into<String>) {
         if !self.lost {
             self.note(Severity::Warning, at, cause.into(), cure.into());
         }
     }
 
     /// An error about something that is missing.
-    pub fn missing(&self, at: &At, cause: impl Into<String>, cure: impl Into<String>) {
+    pub fn missing(&self, at: &LocatedKey, cause: impl Into<String>, cure: impl Into<String>) {
         if !self.lost {
             self.error(at, cause, cure);
         }
     }
 
     /// An error in a value, or in a part of it.
-    pub fn mistake(&self, at: &At, mistake: Mistake) {
+    pub fn mistake(&self, at: &LocatedKey, mistake: Mistake) {
         let part = mistake.part.as_ref().map(|part| at.part(part));
         self.error(part.as_ref().unwrap_or(at), mistake.message, mistake.cure);
     }
 
     /// An error in a value that its option does not take.
-    pub fn refuse(&self, at: &At, mistake: Mistake) {
+    pub fn refuse(&self, at: &LocatedKey, mistake: Mistake) {
         let part = mistake.part.as_ref().map(|part| at.part(part));
         let place = part.as_ref().unwrap_or(at).place.clone();
         self.refused.borrow_mut().push(place);
@@ -65,12 +65,12 @@ impl Notes {
     }
 
     /// Whether an option refused a value at this place.
-    pub fn is_refused(&self, place: &Place) -> bool {
-        let Place::File { start, end, .. } = place else {
+    pub fn is_refused(&self, place: &ConfigPlace) -> bool {
+        let ConfigPlace::File { start, end, .. } = place else {
             return false;
         };
-        let overlaps = |other: &Place| match other {
-            Place::File {
+        let overlaps = |other: &ConfigPlace| match other {
+            ConfigPlace::File {
                 start: from,
                 end: to,
                 ..
@@ -82,11 +82,11 @@ impl Notes {
 
     /// A value, or none with a note of what is wrong.
     #[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
-    pub fn taken<T>(&self, at: &At, result: Result<T, Mistake>) -> Option<T> {
+    pub fn taken<T>(&self, at: &LocatedKey, result: Result<T, Mistake>) -> Option<T> {
         result.map_err(|mistake| self.mistake(at, mistake)).ok()
     }
 
-    fn note(&self, severity: Severity, at: &At, message: String, cure: String) {
+    fn note(&self, severity: Severity, at: &LocatedKey, message: String, cure: String) {
         self.problems.borrow_mut().push(Problem {
             severity,
             place: at.place.clone(),
@@ -97,8 +97,8 @@ impl Notes {
     }
 
     /// Whether the TOML itself is broken at this place.
-    pub fn is_broken(&self, place: &Place) -> bool {
-        matches!(place, Place::File { line, .. } if self.broken.contains(line))
+    pub fn is_broken(&self, place: &ConfigPlace) -> bool {
+        matches!(place, ConfigPlace::File { line, .. } if self.broken.contains(line))
     }
 
     /// All problems, which are no longer here.

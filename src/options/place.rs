@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// The place of something in a config. Problems are reported in this order: those without a line
 /// first, then down the file, then the variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum ConfigPlace {
     /// Nowhere: something is missing.
     #[default]
     Whole,
@@ -25,7 +25,7 @@ pub enum Place {
     Variable(Arc<str>),
 }
 
-impl Place {
+impl ConfigPlace {
     /// The first byte in the file, if it is in the file.
     pub(super) fn start(&self) -> Option<usize> {
         match self {
@@ -37,16 +37,16 @@ impl Place {
 
 /// The path and the place of an option.
 #[derive(Clone, Debug, Default)]
-pub struct At {
+pub struct LocatedKey {
     /// The path of the place: `listen[0].bind`.
     pub key: String,
     /// The place in the file or in the environment.
-    pub place: Place,
+    pub place: ConfigPlace,
 }
 
-impl At {
+impl LocatedKey {
     /// A key and its place.
-    pub fn new(key: impl Into<String>, place: &Place) -> Self {
+    pub fn new(key: impl Into<String>, place: &ConfigPlace) -> Self {
         let (key, place) = (key.into(), place.clone());
         Self { key, place }
     }
@@ -87,7 +87,7 @@ fn starts(text: &str) -> Vec<usize> {
 }
 
 /// Turns byte offsets of a text into lines and columns.
-pub struct Lines<'a> {
+pub struct LineIndex<'a> {
     text: &'a str,
     starts: Vec<usize>,
     /// The file and where its lines begin, where the text is a repaired form of it.
@@ -96,7 +96,7 @@ pub struct Lines<'a> {
     added: &'a [usize],
 }
 
-impl<'a> Lines<'a> {
+impl<'a> LineIndex<'a> {
     /// The lines of a text.
     pub fn of(text: &'a str) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl<'a> Lines<'a> {
     }
 
     /// The place of a range of bytes, brought to character boundaries.
-    pub fn place(&self, span: Range<usize>) -> Place {
+    pub fn place(&self, span: Range<usize>) -> ConfigPlace {
         let start = at_character(self.text, span.start.min(self.text.len()));
         let mut end = span.end.clamp(start, self.text.len());
         while !self.text.is_char_boundary(end) {
@@ -147,7 +147,7 @@ impl<'a> Lines<'a> {
         let line = self.starts.partition_point(|&at| at <= start);
         let first = self.starts[line - 1];
         let column = self.text[first..start].chars().count() - self.added_in(first..start) + 1;
-        Place::File {
+        ConfigPlace::File {
             line,
             column,
             start: self.in_file(start),
@@ -170,9 +170,9 @@ mod tests {
     #[test]
     fn a_place_in_a_repaired_line_is_at_a_character_of_the_file() {
         let file = "[a\u{feff}\nb = 1\n";
-        let lines = Lines::repaired("[ab]\nb = 1\n", file, &[]);
+        let lines = LineIndex::repaired("[ab]\nb = 1\n", file, &[]);
         for at in 0..lines.text.len() {
-            let Place::File { start, end, .. } = lines.place(at..at + 1) else {
+            let ConfigPlace::File { start, end, .. } = lines.place(at..at + 1) else {
                 panic!("it is a place in a file");
             };
             assert!(start <= end && file.get(start..end).is_some(), "{at}");

@@ -8,7 +8,7 @@ use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use tidegate_runtime::command::{allows_colours, allows_unicode};
 
-use super::place::Place;
+use super::place::ConfigPlace;
 use super::shown;
 
 /// How many problems are drawn; the rest are plain lines. Each drawing reads the
@@ -30,7 +30,7 @@ pub struct Problem {
     /// How bad it is.
     pub severity: Severity,
     /// Where it is.
-    pub place: Place,
+    pub place: ConfigPlace,
     /// The path of the key, such as `limits.window`; empty where the TOML itself is broken.
     pub key: String,
     /// The fault.
@@ -78,9 +78,9 @@ impl Problems {
     pub fn plain(&self, problem: &Problem) -> String {
         let Self { origin, .. } = self;
         let place = match &problem.place {
-            Place::Whole => origin.to_string(),
-            Place::File { line, column, .. } => format!("{origin}:{line}:{column}"),
-            Place::Variable(name) => name.to_string(),
+            ConfigPlace::Whole => origin.to_string(),
+            ConfigPlace::File { line, column, .. } => format!("{origin}:{line}:{column}"),
+            ConfigPlace::Variable(name) => name.to_string(),
         };
         let severity = match problem.severity {
             Severity::Error => "",
@@ -154,7 +154,7 @@ impl Deref for Problems {
 impl Problem {
     /// An error at a place.
     pub fn error(
-        place: Place,
+        place: ConfigPlace,
         key: impl Into<String>,
         message: impl Into<String>,
         cure: impl Into<String>,
@@ -189,13 +189,13 @@ impl Problem {
             Severity::Warning => Level::WARNING,
         };
         let message = match &self.place {
-            Place::Whole => format!("{origin}: {}", self.subject()),
-            Place::File { .. } => self.subject(),
-            Place::Variable(name) => format!("{name}: {}", self.subject()),
+            ConfigPlace::Whole => format!("{origin}: {}", self.subject()),
+            ConfigPlace::File { .. } => self.subject(),
+            ConfigPlace::Variable(name) => format!("{name}: {}", self.subject()),
         };
         let title = level.primary_title(message);
         let help = Level::HELP.message(self.cure.as_str());
-        let Place::File { start, end, .. } = self.place else {
+        let ConfigPlace::File { start, end, .. } = self.place else {
             return [title.element(help)];
         };
         let snippet = Snippet::source(source)

@@ -6,19 +6,19 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::catalogue::{Catalogue, Definition};
-use super::kind::{Kind, Mistake, Opt};
+use super::kind::{Mistake, Opt, ValueKind};
 use super::notes::Notes;
-use super::place::{At, Place, join};
+use super::place::{ConfigPlace, LocatedKey, join};
 use super::problem::Problem;
 use super::shown::{did_you_mean, quoted, shortened};
 use super::syntax;
 use super::toml::Toml;
-use super::tree::{Node, Table, Value};
+use super::tree::{ConfigValue, Node, Table};
 
 /// The place of an option, and whether it was given and could be read.
 #[derive(Clone, Debug)]
-pub struct Mark {
-    at: At,
+pub struct OptionMark {
+    at: LocatedKey,
     /// Whether the config gives it.
     pub given: bool,
     /// Whether it could be read; if not, the value is the default.
@@ -26,14 +26,16 @@ pub struct Mark {
     /// Whether the config in effect leaves it out, because it has no effect.
     pub muted: bool,
     /// Of a list, the places of its items.
-    items: Vec<Place>,
+    items: Vec<ConfigPlace>,
 }
 
-impl Mark {
-    fn of(at: At, node: Option<&Node>, sound: bool) -> Self {
+impl OptionMark {
+    fn of(at: LocatedKey, node: Option<&Node>, sound: bool) -> Self {
         let items = match node.map(|node| &node.value) {
-            Some(Value::List(list)) => list.iter().map(|item| item.place.clone()).collect(),
-            Some(Value::Table(table)) => table.values().map(|item| item.place.clone()).collect(),
+            Some(ConfigValue::List(list)) => list.iter().map(|item| item.place.clone()).collect(),
+            Some(ConfigValue::Table(table)) => {
+                table.values().map(|item| item.place.clone()).collect()
+            }
             _ => Vec::new(),
         };
         Self {
@@ -51,45 +53,45 @@ impl Mark {
     }
 
     /// The place of the mark.
-    pub fn at(&self) -> At {
+    pub fn at(&self) -> LocatedKey {
         self.at.clone()
     }
 
     /// The place of one entry of a table.
-    pub fn entry(&self, key: &str, index: usize) -> At {
+    pub fn entry(&self, key: &str, index: usize) -> LocatedKey {
         self.item(index).inside(&shortened(key))
     }
 
     /// The place of one item of a list.
-    pub fn item(&self, index: usize) -> At {
-        At::new(
+    pub fn item(&self, index: usize) -> LocatedKey {
+        LocatedKey::new(
             &*self.at.key,
             self.items.get(index).unwrap_or(&self.at.place),
         )
     }
 }
 
-impl Deref for Mark {
-    type Target = At;
+impl Deref for OptionMark {
+    type Target = LocatedKey;
 
-    fn deref(&self) -> &At {
+    fn deref(&self) -> &LocatedKey {
         &self.at
     }
 }
 
-/// An option that has been read. It derefs to its [`Mark`].
+/// An option that has been read. It derefs to its [`OptionMark`].
 #[derive(Clone, Debug)]
 pub struct Setting<T> {
     /// The value that was given, or else the default.
     pub value: T,
     /// The place of the option, and whether it was given.
-    pub mark: Mark,
+    pub mark: OptionMark,
 }
 
 impl<T> Deref for Setting<T> {
-    type Target = Mark;
+    type Target = OptionMark;
 
-    fn deref(&self) -> &Mark {
+    fn deref(&self) -> &OptionMark {
         &self.mark
     }
 }
@@ -152,7 +154,7 @@ pub trait Options {
 }
 
 /// A config while it is read.
-pub struct Reading {
+pub struct ConfigReader {
     /// The mistakes so far.
     pub notes: Notes,
     tree: Table,
@@ -162,12 +164,12 @@ pub struct Reading {
     pathless: Vec<Arc<str>>,
     /// Every option that was asked for.
     catalogue: RefCell<Catalogue>,
-    form: Form,
+    form: ConfigForm,
 }
 
 /// A kind of config, as messages need it.
 #[derive(Clone, Copy, Debug)]
-pub struct Form {
+pub struct ConfigForm {
     /// The page or file that lists every option.
     pub reference: &'static str,
     /// The keys that another kind of config has at its top.
@@ -177,11 +179,11 @@ pub struct Form {
     /// Every option of this kind, also of sections that a config lacks.
     pub every: fn() -> Catalogue,
     /// Cures for an option or section of an earlier version, by its path; empty for all others.
-    pub former: fn(&str, &Node) -> Vec<(At, Mistake)>,
+    pub former: fn(&str, &Node) -> Vec<(LocatedKey, Mistake)>,
 }
 
 /// A config of which no other kind is known.
-impl From<&'static str> for Form {
+impl From<&'static str> for ConfigForm {
     fn from(reference: &'static str) -> Self {
         Self {
             reference,
@@ -193,9 +195,9 @@ impl From<&'static str> for Form {
     }
 }
 
-impl Reading {
+impl ConfigReader {
     /// Begins with the text of a config.
-    pub fn of(text: &str, form: impl Into<Form>) -> Self {
+    pub fn of(text: &str, form: impl Into<ConfigForm>) -> Self {
         let parsed = syntax::parse(text);
         Self {
             notes: Notes::new(parsed.broken, parsed.lost),
@@ -208,7 +210,7 @@ impl Reading {
     }
 
     /// Begins with a tree.
-    pub fn of_tree(tree: Table, form: impl Into<Form>) -> Self {
+    pub fn of_tree(tree: Table, form: impl Into<ConfigForm>) -> Self {
         let empty = Self::of("", form);
         Self { tree, ..empty }
     }
@@ -225,7 +227,7 @@ impl Reading {
         Section {
             reading: self,
             name: String::new(),
-            at: At::default(),
+            at: LocatedKey::default(),
             table: Some(&self.tree),
         }
     }
@@ -236,7 +238,7 @@ impl Reading {
             self.pathless(variable);
         }
         // What belongs below a broken header is found at the top, where it is not wrong.
-        self.leftovers("", &At::default(), &self.tree, self.notes.lost);
+        self.leftovers("", &LocatedKey::default(), &self.tree, self.notes.lost);
         let mut list = std::mem::take(&mut self.problems);
         // Quotes would not help a value that is wrong in quotes too.
         let is_wrong_anyway =
@@ -264,13 +266,13 @@ impl Reading {
             None => "write TIDEGATE_SECTION__KEY, with two underscores between, or leave it out"
                 .to_owned(),
         };
-        let at = At::new("", &Place::Variable(variable));
+        let at = LocatedKey::new("", &ConfigPlace::Variable(variable));
         let cause = "this variable looks like one of ours and names no option";
         self.notes.warn(&at, cause, cure);
     }
 
     /// Notes the names in a section, and in the sections inside it, that no reader asked for.
-    fn leftovers(&self, section: &str, at: &At, table: &Table, is_top_of_lost: bool) {
+    fn leftovers(&self, section: &str, at: &LocatedKey, table: &Table, is_top_of_lost: bool) {
         let catalogue = self.catalogue.borrow();
         let any_name = is_top_of_lost || catalogue.takes_any_name(section);
         for (key, node) in table {
@@ -287,7 +289,8 @@ impl Reading {
                 && !self.is_former(&name, &at.key, node)
             {
                 let (cause, cure) = self.unknown(&catalogue, section, key);
-                self.notes.error(&At::new(at.key, &node.name), cause, cure);
+                self.notes
+                    .error(&LocatedKey::new(at.key, &node.name), cause, cure);
             }
         }
     }
@@ -297,7 +300,7 @@ impl Reading {
         let former = (self.form.former)(path, node);
         let is_former = !former.is_empty();
         for (part, mistake) in former {
-            let at = At::new(format!("{key}{}", part.key), &part.place);
+            let at = LocatedKey::new(format!("{key}{}", part.key), &part.place);
             self.notes.mistake(&at, mistake);
         }
         is_former
@@ -338,19 +341,19 @@ fn sdkserver_name(name: &str) -> Option<&'static str> {
 
 /// A table of the config, present or not.
 pub struct Section<'a> {
-    reading: &'a Reading,
+    reading: &'a ConfigReader,
     /// The path of the section without indices, as in the list of options.
     name: String,
-    at: At,
+    at: LocatedKey,
     table: Option<&'a Table>,
 }
 
 impl<'a> Section<'a> {
     /// The place of the section, to report something that is missing in it.
-    pub fn mark(&self) -> Mark {
-        let mark = Mark::of(self.at.clone(), None, true);
+    pub fn mark(&self) -> OptionMark {
+        let mark = OptionMark::of(self.at.clone(), None, true);
         let given = self.table.is_some();
-        Mark { given, ..mark }
+        OptionMark { given, ..mark }
     }
 
     /// The notes of the file.
@@ -389,13 +392,17 @@ impl<'a> Section<'a> {
             self.notes().missing(&at, cause, cure);
         }
         Setting {
-            mark: Mark::of(at, node, node.is_none() || value.is_some()),
+            mark: OptionMark::of(at, node, node.is_none() || value.is_some()),
             value: value.unwrap_or(option.default),
         }
     }
 
     /// The value of an option in the config, under either of its names.
-    fn given<'k, T>(&self, key: &str, option: &'k Opt<T>) -> (Option<&'a Node>, At, &'k Kind<T>) {
+    fn given<'k, T>(
+        &self,
+        key: &str,
+        option: &'k Opt<T>,
+    ) -> (Option<&'a Node>, LocatedKey, &'k ValueKind<T>) {
         let (node, at) = self.find(key);
         let own = (node, at, &option.kind);
         let Some(alias) = &option.alias else {
@@ -406,7 +413,7 @@ impl<'a> Section<'a> {
         let (Some(first), Some(other)) = (own.0, second.0) else {
             return if second.0.is_some() { second } else { own };
         };
-        let is_variable = |node: &Node| matches!(node.place, Place::Variable(_));
+        let is_variable = |node: &Node| matches!(node.place, ConfigPlace::Variable(_));
         match (is_variable(first), is_variable(other)) {
             // A variable wins over the file, by either name.
             (true, false) => own,
@@ -421,7 +428,7 @@ impl<'a> Section<'a> {
     }
 
     /// The value of a node, or none with a note of every mistake in it.
-    fn value<T>(&self, kind: &Kind<T>, node: &Node, at: &At) -> Option<T> {
+    fn value<T>(&self, kind: &ValueKind<T>, node: &Node, at: &LocatedKey) -> Option<T> {
         let note = |mistake| self.notes().refuse(at, mistake);
         let wrong = |mistakes: Vec<_>| mistakes.into_iter().for_each(note);
         (kind.read)(node).map_err(wrong).ok()
@@ -459,7 +466,7 @@ impl<'a> Section<'a> {
     }
 
     /// Notes a node that is no section, unless its TOML is broken.
-    fn is_not(&self, what: &str, node: &Node, at: &At, header: &str) {
+    fn is_not(&self, what: &str, node: &Node, at: &LocatedKey, header: &str) {
         if !self.notes().is_broken(&node.place) {
             let cause = format!("{} is not {what}", node.in_words());
             let cure = format!("write {header} on a line of its own, and its options below");
@@ -498,10 +505,10 @@ impl<'a> Section<'a> {
             return Some(Vec::new());
         };
         let name = join(&self.name, key);
-        let wrong = |node: &Node, at: &At| {
+        let wrong = |node: &Node, at: &LocatedKey| {
             self.is_not("an array of tables", node, at, &format!("[[{name}]]"));
         };
-        let Value::List(list) = &node.value else {
+        let ConfigValue::List(list) = &node.value else {
             if !self.reading.is_former(&name, &at.key, node) {
                 wrong(node, &at);
             }
@@ -513,7 +520,7 @@ impl<'a> Section<'a> {
                 .error(&at, cause, format!("give at most {max}"));
             return None;
         }
-        let section = |(at, item): (At, &'a Node)| {
+        let section = |(at, item): (LocatedKey, &'a Node)| {
             let table = item.table();
             if table.is_none() {
                 wrong(item, &at);
@@ -536,16 +543,16 @@ impl<'a> Section<'a> {
 
     /// Everything that was not asked for by name, read as one kind: for a section where any
     /// name may be an option.
-    pub fn others<T>(&self, kind: &Kind<T>) -> Vec<(&'a str, Setting<Option<T>>)> {
+    pub fn others<T>(&self, kind: &ValueKind<T>) -> Vec<(&'a str, Setting<Option<T>>)> {
         let notes = self.notes();
         self.catalogue().section(&self.name).takes_any_name = true;
         let others = self.others_than_asked_for();
         let legible = others
             .filter(|(_, node)| !notes.is_broken(&node.name) && !notes.is_broken(&node.place));
         let read = |(name, node): (&'a str, &'a Node)| {
-            let at = At::new(self.at.inside(&shortened(name)).key, &node.place);
+            let at = LocatedKey::new(self.at.inside(&shortened(name)).key, &node.place);
             let value = self.value(kind, node, &at);
-            let mark = Mark::of(at, Some(node), value.is_some());
+            let mark = OptionMark::of(at, Some(node), value.is_some());
             (name, Setting { value, mark })
         };
         legible.map(read).collect()
@@ -555,21 +562,26 @@ impl<'a> Section<'a> {
         self.reading.catalogue.borrow_mut()
     }
 
-    fn find(&self, key: &str) -> (Option<&'a Node>, At) {
+    fn find(&self, key: &str) -> (Option<&'a Node>, LocatedKey) {
         self.catalogue().asked_for.insert(join(&self.name, key));
         let node = self.table.and_then(|table| table.get(key));
         let place = node.map_or(&self.at.place, |node| &node.place);
-        (node, At::new(join(&self.at.key, key), place))
+        (node, LocatedKey::new(join(&self.at.key, key), place))
     }
 }
 
 /// The items of an array with their places; anything else is one item.
-fn items<'a>(node: &'a Node, at: &At) -> Vec<(At, &'a Node)> {
-    let Value::List(list) = &node.value else {
+fn items<'a>(node: &'a Node, at: &LocatedKey) -> Vec<(LocatedKey, &'a Node)> {
+    let ConfigValue::List(list) = &node.value else {
         return vec![(at.clone(), node)];
     };
     let keyed = list.iter().enumerate();
     keyed
-        .map(|(index, item)| (At::new(format!("{}[{index}]", at.key), &item.place), item))
+        .map(|(index, item)| {
+            (
+                LocatedKey::new(format!("{}[{index}]", at.key), &item.place),
+                item,
+            )
+        })
         .collect()
 }

@@ -111,7 +111,7 @@ pub fn without_credentials(text: &str) -> Cow<'_, str> {
 /// they are.
 pub fn mask(source: &str) -> String {
     let mut masked = String::with_capacity(source.len());
-    let mut open = Open::Nothing;
+    let mut open = OpenConstruct::Nothing;
     let mut is_in_pem = false;
     for line in source.split_inclusive('\n') {
         let mut hidden = open.hides(line);
@@ -135,7 +135,7 @@ pub fn mask(source: &str) -> String {
 }
 
 /// A construct that goes on from the lines above.
-enum Open {
+enum OpenConstruct {
     Nothing,
     /// A secret's key has no value yet, so the next line may be it.
     Value,
@@ -145,7 +145,7 @@ enum Open {
     Quotes(&'static str),
 }
 
-impl Open {
+impl OpenConstruct {
     /// The parts of the next line to hide.
     fn hides(&mut self, line: &str) -> Vec<Range<usize>> {
         let all = 0..line.len();

@@ -9,7 +9,7 @@ use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 
 use super::kind::is_plain;
-use super::place::{Lines, Place};
+use super::place::{ConfigPlace, LineIndex};
 use super::problem::Problem;
 use super::shown;
 use super::tree::{self, Table};
@@ -41,7 +41,7 @@ pub fn parse(text: &str) -> Parsed {
         lost: false,
         masked: OnceCell::new(),
     };
-    let original = Lines::of(text);
+    let original = LineIndex::of(text);
     let mut repaired = Repaired {
         text: Cow::Borrowed(text),
         added: Vec::new(),
@@ -49,7 +49,7 @@ pub fn parse(text: &str) -> Parsed {
     // Words of inline tables and arrays without their quotes, by their lines.
     let mut words = BTreeMap::new();
     for look in 0..LOOKS_MAX {
-        let lines = Lines::repaired(&repaired.text, text, &repaired.added);
+        let lines = LineIndex::repaired(&repaired.text, text, &repaired.added);
         let (table, errors) = DeTable::parse_recoverable(&repaired.text);
         parsed.tree = tree::of_table(table.get_ref(), &|span| lines.place(span));
         let before = parsed.broken.len() + words.len();
@@ -78,7 +78,7 @@ struct Repaired<'a> {
 }
 
 /// Words without their quotes, by the number of their line.
-type Words = BTreeMap<usize, LineWords>;
+type WordsByLine = BTreeMap<usize, LineWords>;
 
 /// The words of a line.
 struct LineWords {
@@ -94,12 +94,12 @@ impl Parsed {
     fn note_words(
         &mut self,
         text: &str,
-        lines: &Lines<'_>,
-        place: &Place,
+        lines: &LineIndex<'_>,
+        place: &ConfigPlace,
         look: usize,
-        words: &mut Words,
+        words: &mut WordsByLine,
     ) -> bool {
-        let Place::File { line: number, .. } = *place else {
+        let ConfigPlace::File { line: number, .. } = *place else {
             return false;
         };
         if let Some(found) = words.get(&number) {
@@ -127,8 +127,8 @@ impl Parsed {
     }
 
     /// Notes what is wrong with the TOML of a line.
-    fn note(&mut self, text: &str, lines: &Lines<'_>, place: Place, message: &str) {
-        let Place::File { line: number, .. } = place else {
+    fn note(&mut self, text: &str, lines: &LineIndex<'_>, place: ConfigPlace, message: &str) {
+        let ConfigPlace::File { line: number, .. } = place else {
             return;
         };
         // What follows on the same line is the echo of the first.
@@ -154,7 +154,7 @@ impl Parsed {
 
 /// Repairs a file, line by line, without what hides the rest: a line without `=` is covered, the header of a
 /// section is closed, and words get their quotes. None if there is nothing of that.
-fn repair<'a>(text: &str, broken: &BTreeSet<usize>, words: &Words) -> Option<Repaired<'a>> {
+fn repair<'a>(text: &str, broken: &BTreeSet<usize>, words: &WordsByLine) -> Option<Repaired<'a>> {
     let mut repaired = String::with_capacity(text.len());
     let mut added = Vec::new();
     let mut is_changed = false;
@@ -249,7 +249,7 @@ struct Unquoted {
 
 impl Unquoted {
     /// The mistake, in a line of this section that begins at `start`.
-    fn problem(&self, lines: &Lines<'_>, section: &str, start: usize) -> Problem {
+    fn problem(&self, lines: &LineIndex<'_>, section: &str, start: usize) -> Problem {
         let place = lines.place(start + self.value.start..start + self.value.end);
         Problem::error(
             place,
@@ -439,7 +439,7 @@ fn is_half_array(line: &str) -> bool {
 
 /// The parser's message, and what to do about it.
 /// `is_shown` if there is no secret in the line.
-fn explained(place: Place, message: &str, line: &str, is_shown: bool) -> Problem {
+fn explained(place: ConfigPlace, message: &str, line: &str, is_shown: bool) -> Problem {
     let meant = meant(line).filter(|_| is_shown);
     let meant = meant.filter(|meant| meant.chars().count() <= shown::CHARACTERS_MAX);
     let concrete = meant.map(|meant| match is_half_array(line) {

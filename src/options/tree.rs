@@ -6,18 +6,18 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::place::Place;
+use super::place::ConfigPlace;
 use super::shown::{quoted, shortened};
 
 /// A value and its place.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// The place in the file or in the environment.
-    pub place: Place,
+    pub place: ConfigPlace,
     /// The place of its name, if it has one.
-    pub name: Place,
+    pub name: ConfigPlace,
     /// The value at this place.
-    pub value: Value,
+    pub value: ConfigValue,
     /// The text of a variable: where a string is required, `12` is one too.
     pub letters: Option<String>,
 }
@@ -27,7 +27,7 @@ pub type Table = BTreeMap<String, Node>;
 
 /// A value in a config.
 #[derive(Clone, Debug)]
-pub enum Value {
+pub enum ConfigValue {
     /// A string.
     Text(String),
     /// Too large for TOML is the largest here, so that it is out of every range.
@@ -44,7 +44,7 @@ pub enum Value {
 
 impl Node {
     /// Without a name.
-    pub fn new(place: Place, value: Value) -> Self {
+    pub fn new(place: ConfigPlace, value: ConfigValue) -> Self {
         Self {
             name: place.clone(),
             place,
@@ -56,16 +56,18 @@ impl Node {
     /// The string it is, if it is one.
     pub fn text(&self) -> Option<&str> {
         match &self.value {
-            Value::Text(text) => Some(text),
-            Value::Integer(_) | Value::Boolean(_) | Value::Other(_) => self.letters.as_deref(),
-            Value::List(_) | Value::Table(_) => None,
+            ConfigValue::Text(text) => Some(text),
+            ConfigValue::Integer(_) | ConfigValue::Boolean(_) | ConfigValue::Other(_) => {
+                self.letters.as_deref()
+            }
+            ConfigValue::List(_) | ConfigValue::Table(_) => None,
         }
     }
 
     /// The table it is, if it is one.
     pub fn table(&self) -> Option<&Table> {
         match &self.value {
-            Value::Table(table) => Some(table),
+            ConfigValue::Table(table) => Some(table),
             _ => None,
         }
     }
@@ -73,18 +75,18 @@ impl Node {
     /// How to call it in a message: its value if that is short, else its kind.
     pub fn in_words(&self) -> String {
         match &self.value {
-            Value::Text(text) => quoted(text),
-            Value::Integer(number) => number.to_string(),
-            Value::Boolean(flag) => flag.to_string(),
-            Value::Other(text) => shortened(text),
-            Value::List(_) => "an array".to_owned(),
-            Value::Table(_) => "a table".to_owned(),
+            ConfigValue::Text(text) => quoted(text),
+            ConfigValue::Integer(number) => number.to_string(),
+            ConfigValue::Boolean(flag) => flag.to_string(),
+            ConfigValue::Other(text) => shortened(text),
+            ConfigValue::List(_) => "an array".to_owned(),
+            ConfigValue::Table(_) => "a table".to_owned(),
         }
     }
 }
 
 /// The tree of a parsed table; `place` turns bytes of the text into places.
-pub fn of_table(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> Place) -> Table {
+pub fn of_table(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> ConfigPlace) -> Table {
     let entry = |(key, value): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
         let name = place(key.span());
         let whole = match value.get_ref() {
@@ -98,19 +100,22 @@ pub fn of_table(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> Place) -> T
     table.iter().map(entry).collect()
 }
 
-pub(crate) fn of_value(value: &DeValue<'_>, place: &dyn Fn(Range<usize>) -> Place) -> Value {
+pub(crate) fn of_value(
+    value: &DeValue<'_>,
+    place: &dyn Fn(Range<usize>) -> ConfigPlace,
+) -> ConfigValue {
     let item = |item: &Spanned<DeValue<'_>>| {
         Node::new(place(item.span()), of_value(item.get_ref(), place))
     };
     match value {
-        DeValue::String(text) => Value::Text(text.to_string()),
-        DeValue::Integer(number) => Value::Integer(
+        DeValue::String(text) => ConfigValue::Text(text.to_string()),
+        DeValue::Integer(number) => ConfigValue::Integer(
             i128::from_str_radix(number.as_str(), number.radix()).unwrap_or(i128::MAX),
         ),
-        DeValue::Float(number) => Value::Other(number.to_string()),
-        DeValue::Boolean(flag) => Value::Boolean(*flag),
-        DeValue::Datetime(date) => Value::Other(date.to_string()),
-        DeValue::Array(list) => Value::List(list.iter().map(item).collect()),
-        DeValue::Table(table) => Value::Table(of_table(table, place)),
+        DeValue::Float(number) => ConfigValue::Other(number.to_string()),
+        DeValue::Boolean(flag) => ConfigValue::Boolean(*flag),
+        DeValue::Datetime(date) => ConfigValue::Other(date.to_string()),
+        DeValue::Array(list) => ConfigValue::List(list.iter().map(item).collect()),
+        DeValue::Table(table) => ConfigValue::Table(of_table(table, place)),
     }
 }

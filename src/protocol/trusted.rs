@@ -8,7 +8,7 @@ use tidegate_callers::{Network, NetworkError};
 use crate::call::Peer;
 use crate::options::kind::{list, text};
 use crate::options::shown::quoted;
-use crate::options::{Kind, Mistake, options};
+use crate::options::{Mistake, ValueKind, options};
 
 options! {
     /// The clients behind proxies, and callers.
@@ -49,7 +49,7 @@ impl TrustedProxies {
             .any(|network| network.contains(address))
     }
 
-    fn kind() -> Kind<Self> {
+    fn kind() -> ValueKind<Self> {
         let entry = text(
             "\"unix\", or a network",
             "10.0.0.0/8",

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use tidegate_runtime::{Live, lock};
 use tokio::sync::Notify;
 
-use crate::options::kind::{Kind, MINUTE, MS, SECOND, duration, integer, line, text};
+use crate::options::kind::{MINUTE, MS, SECOND, ValueKind, duration, integer, line, text};
 use crate::options::shown::quoted;
 use crate::options::{Mistake, options};
 
@@ -53,7 +53,7 @@ impl Display for Collector {
     }
 }
 
-fn collector() -> Kind<Collector> {
+fn collector() -> ValueKind<Collector> {
     const EXAMPLE: &str = "http://127.0.0.1:4318";
     text("http://host:port", EXAMPLE, |given| {
         let wrong = |cause: &str, cure: &str| {
@@ -327,12 +327,12 @@ mod tests {
 
     #[test]
     fn a_collector_is_a_host_and_a_port_without_tls_or_path() {
-        use crate::options::Place;
-        use crate::options::tree::{Node, Value as Given};
+        use crate::options::ConfigPlace;
+        use crate::options::tree::{ConfigValue as Given, Node};
         let read = |given: &str| {
             let node = Node {
-                name: Place::Whole,
-                place: Place::Whole,
+                name: ConfigPlace::Whole,
+                place: ConfigPlace::Whole,
                 value: Given::Text(given.to_owned()),
                 letters: None,
             };

@@ -13,22 +13,22 @@ const NAME_MAX: usize = 253;
 
 /// An IP address or a host name, with a port; or a socket file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address(Place);
+pub struct AdminAddress(AddressKind);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum AddressKind {
     Ip(SocketAddr),
     Name(Box<str>, u16),
     File(Box<Path>),
 }
 
-impl Address {
+impl AdminAddress {
     /// The host name; none for an IP address.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match &self.0 {
-            Place::Name(name, _) => Some(name),
-            Place::Ip(_) | Place::File(_) => None,
+            AddressKind::Name(name, _) => Some(name),
+            AddressKind::Ip(_) | AddressKind::File(_) => None,
         }
     }
 
@@ -36,16 +36,16 @@ impl Address {
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match &self.0 {
-            Place::File(path) => Some(path),
-            Place::Ip(_) | Place::Name(..) => None,
+            AddressKind::File(path) => Some(path),
+            AddressKind::Ip(_) | AddressKind::Name(..) => None,
         }
     }
 
     /// Returns the value for the `Host` field.
     pub fn host(&self) -> String {
         match &self.0 {
-            Place::File(_) => "localhost".to_owned(),
-            Place::Ip(_) | Place::Name(..) => self.to_string(),
+            AddressKind::File(_) => "localhost".to_owned(),
+            AddressKind::Ip(_) | AddressKind::Name(..) => self.to_string(),
         }
     }
 
@@ -55,18 +55,18 @@ impl Address {
     /// If the system cannot resolve the host name.
     pub async fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
         match &self.0 {
-            Place::Ip(address) => Ok(vec![*address]),
-            Place::Name(name, port) => {
+            AddressKind::Ip(address) => Ok(vec![*address]),
+            AddressKind::Name(name, port) => {
                 Ok(tokio::net::lookup_host((&**name, *port)).await?.collect())
             }
-            Place::File(_) => Ok(Vec::new()),
+            AddressKind::File(_) => Ok(Vec::new()),
         }
     }
 
     /// Replaces a wildcard address by the loopback address, where a client reaches it.
     #[must_use]
     pub fn reachable(self) -> Self {
-        let Place::Ip(mut address) = self.0 else {
+        let AddressKind::Ip(mut address) = self.0 else {
             return self;
         };
         if address.ip().is_unspecified() {
@@ -75,23 +75,23 @@ impl Address {
                 IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
             });
         }
-        Self(Place::Ip(address))
+        Self(AddressKind::Ip(address))
     }
 }
 
-impl From<SocketAddr> for Address {
+impl From<SocketAddr> for AdminAddress {
     fn from(address: SocketAddr) -> Self {
-        Self(Place::Ip(address))
+        Self(AddressKind::Ip(address))
     }
 }
 
-impl From<&Path> for Address {
+impl From<&Path> for AdminAddress {
     fn from(file: &Path) -> Self {
-        Self(Place::File(file.into()))
+        Self(AddressKind::File(file.into()))
     }
 }
 
-impl FromStr for Address {
+impl FromStr for AdminAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -141,7 +141,7 @@ impl FromStr for Address {
                     .to_owned(),
             );
         }
-        Ok(Self(Place::Name(host.into(), port)))
+        Ok(Self(AddressKind::Name(host.into(), port)))
     }
 }
 
@@ -150,12 +150,12 @@ fn has_scheme(text: &str, scheme: &str) -> bool {
     start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for AdminAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Place::Ip(address) => write!(f, "{address}"),
-            Place::Name(name, port) => write!(f, "{name}:{port}"),
-            Place::File(path) => write!(f, "unix:{}", path.display()),
+            AddressKind::Ip(address) => write!(f, "{address}"),
+            AddressKind::Name(name, port) => write!(f, "{name}:{port}"),
+            AddressKind::File(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
@@ -166,7 +166,7 @@ mod tests {
 
     #[track_caller]
     fn check(given: &str, expected: Result<&str, &str>) {
-        let read = given.parse::<Address>();
+        let read = given.parse::<AdminAddress>();
         match expected {
             Ok(expected) => assert_eq!(read.expect(given).to_string(), expected),
             Err(part) => {

@@ -27,7 +27,7 @@ use crate::tools::table::aligned;
 
 /// The output of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct CheckReport {
     /// Whether the config can be used.
     pub good: bool,
     /// Mistakes and warnings, for stderr.
@@ -38,7 +38,7 @@ pub struct Report {
 
 /// `tidegate check`
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub struct CheckArguments {
     /// The config file
     #[arg(long, short, env = "TIDEGATE_CONFIG", default_value = config::DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
@@ -70,10 +70,10 @@ pub struct Arguments {
 
 /// Runs the command: exit code 0 if the config can be used, 1 if not. `graphical` draws the
 /// lines of the file under each mistake.
-pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
+pub(crate) fn run(arguments: &CheckArguments, graphical: bool) -> ExitCode {
     let path = &arguments.config;
     if arguments.probe {
-        return probe::run(&probe::Asked {
+        return probe::run(&probe::ProbeOptions {
             config: path,
             quiet: arguments.quiet,
             json: arguments.json,
@@ -98,9 +98,9 @@ pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
 
 /// The whole output of the command.
 #[must_use]
-pub fn report(path: &Path, graphical: bool) -> Report {
+pub fn report(path: &Path, graphical: bool) -> CheckReport {
     match config::load(path) {
-        Ok(Checked { config, warnings }) => Report {
+        Ok(Checked { config, warnings }) => CheckReport {
             good: true,
             problems: match warnings.is_empty() {
                 true => String::new(),
@@ -114,7 +114,7 @@ pub fn report(path: &Path, graphical: bool) -> Report {
                 path.display()
             ),
         },
-        Err(error) => Report {
+        Err(error) => CheckReport {
             good: false,
             problems: whole_lines(&error.render(graphical)),
             settings: String::new(),

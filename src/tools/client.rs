@@ -14,9 +14,9 @@ use serde_json::Value;
 use tidegate_runtime::command::printed;
 
 pub use self::connection::NoAnswer;
-pub use self::connection::{Asked, answer};
-use self::stream::Ended;
-pub use super::address::Address;
+pub use self::connection::{AdminRequest, answer};
+use self::stream::StreamEnd;
+pub use super::address::AdminAddress;
 use super::{failed, runtime_file};
 use crate::config::{self, DEFAULT_PATH};
 use crate::options::shown::quoted;
@@ -37,7 +37,7 @@ pub struct Admin {
     /// The sidecar's admin address: an IP address or a host name with a port, http://HOST:PORT, or
     /// unix:/PATH of its socket file. Without it, the one that the sidecar wrote at its start
     #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
-    pub admin: Option<Address>,
+    pub admin: Option<AdminAddress>,
     /// A file with the admin token, if the sidecar requires one
     #[arg(long, env = "TIDEGATE_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
@@ -73,7 +73,7 @@ pub enum ClientError {
     #[error("{address} says {status}: {message}")]
     Refused {
         /// The admin address.
-        address: Address,
+        address: AdminAddress,
         /// The HTTP status.
         status: u16,
         /// The message.
@@ -83,9 +83,9 @@ pub enum ClientError {
 
 /// Where to ask, and with what token.
 #[derive(Clone)]
-pub struct Target {
+pub struct AdminTarget {
     /// The address of the sidecar.
-    pub address: Address,
+    pub address: AdminAddress,
     token: Option<Box<str>>,
 }
 
@@ -105,7 +105,7 @@ impl Admin {
     /// If the token or the config cannot be read, if there is no answer, or if the change was
     /// refused.
     pub fn post(&self, path: &str, change: &Value) -> Result<Value, ClientError> {
-        self.target()?.ask(path, Asked::Change(change))
+        self.target()?.ask(path, AdminRequest::Change(change))
     }
 
     /// Asks that something is no longer there.
@@ -113,14 +113,14 @@ impl Admin {
     /// # Errors
     /// If the token or the config cannot be read, if there is no answer, or if it was refused.
     pub fn delete(&self, path: &str) -> Result<(), ClientError> {
-        self.target()?.ask(path, Asked::Remove).map(|_| ())
+        self.target()?.ask(path, AdminRequest::Remove).map(|_| ())
     }
 
     /// Where to ask. The token of a config is sent to the address of that config alone.
-    pub fn target(&self) -> Result<Target, ClientError> {
+    pub fn target(&self) -> Result<AdminTarget, ClientError> {
         let token = self.token_file.as_deref().map(read_token).transpose()?;
         match (&self.admin, &self.config) {
-            (Some(address), _) => Ok(Target {
+            (Some(address), _) => Ok(AdminTarget {
                 address: address.clone(),
                 token,
             }),
@@ -128,7 +128,7 @@ impl Admin {
                 let config = std::env::var_os(CONFIG_VARIABLE).map(PathBuf::from);
                 let config = config.unwrap_or_else(|| DEFAULT_PATH.into());
                 let (address, _) = locate(&config, false).map_err(ClientError::Config)?;
-                Ok(Target {
+                Ok(AdminTarget {
                     address: address.reachable(),
                     token,
                 })
@@ -143,7 +143,7 @@ impl Admin {
 ///
 /// # Errors
 /// If it runs without an admin address, if a named one does not run, or if a variable is no address.
-pub(super) fn locate(config: &Path, is_named: bool) -> Result<(Address, String), String> {
+pub(super) fn locate(config: &Path, is_named: bool) -> Result<(AdminAddress, String), String> {
     let file = runtime_file::path(config);
     match runtime_file::read(config) {
         Ok(Some(admin)) => return Ok((admin, file.display().to_string())),
@@ -183,13 +183,13 @@ pub(super) fn locate(config: &Path, is_named: bool) -> Result<(Address, String),
 /// Where to ask the sidecar of a config. The socket file comes first: what is done there is logged
 /// with its user. It needs no token, so only a token that was given on the command line is sent there.
 /// Then comes what the running sidecar wrote, because the config may have changed since.
-fn of_config(path: &Path, token: Option<Box<str>>) -> Result<Target, ClientError> {
+fn of_config(path: &Path, token: Option<Box<str>>) -> Result<AdminTarget, ClientError> {
     let running = runtime_file::read(path).ok().flatten();
     let settings = match (config::load(path), &running) {
         (Ok(checked), _) => checked.config.admin,
         (Err(_), Some(address)) => {
             let address = address.clone().reachable();
-            return Ok(Target { address, token });
+            return Ok(AdminTarget { address, token });
         }
         (Err(error), None) => {
             return Err(ClientError::Config(error.render(false).trim_end().into()));
@@ -197,12 +197,14 @@ fn of_config(path: &Path, token: Option<Box<str>>) -> Result<Target, ClientError
     };
     let bind = settings.bind.filter(|bind| bind.port() != 0);
     let running = running.filter(|address| address.file().is_none());
-    let address = running.or(bind.map(Address::from)).map(Address::reachable);
+    let address = running
+        .or(bind.map(AdminAddress::from))
+        .map(AdminAddress::reachable);
     if let Some(file) = settings.socket.as_deref() {
         // Without another address, the error of the file is the one to report.
         if address.is_none() || UnixStream::connect(file).is_ok() {
-            return Ok(Target {
-                address: Address::from(file),
+            return Ok(AdminTarget {
+                address: AdminAddress::from(file),
                 token,
             });
         }
@@ -215,13 +217,13 @@ fn of_config(path: &Path, token: Option<Box<str>>) -> Result<Target, ClientError
     };
     let first = settings.tokens.first().map(|named| &named.token);
     let of_config = settings.token.as_ref().or(first);
-    Ok(Target {
+    Ok(AdminTarget {
         address,
         token: token.or_else(|| of_config.map(|token| token.0.clone())),
     })
 }
 
-impl Target {
+impl AdminTarget {
     /// The token for its address.
     pub fn token(&self) -> Option<&str> {
         self.token.as_deref()
@@ -229,7 +231,7 @@ impl Target {
 
     /// The JSON answer of a path.
     pub fn get(&self, path: &str) -> Result<Value, ClientError> {
-        self.ask(path, Asked::Read)
+        self.ask(path, AdminRequest::Read)
     }
 
     /// Follows a path whose answer has a line of JSON each second, until the sidecar ends it.
@@ -242,13 +244,13 @@ impl Target {
         take: impl FnMut(Value) -> ControlFlow<()>,
     ) -> Result<(), ClientError> {
         match stream::follow(&self.address, path, self.token.as_deref(), take)? {
-            Ended::Whole => Ok(()),
-            Ended::Refused(status, body) => Err(self.refused(path, status, &body)),
+            StreamEnd::Whole => Ok(()),
+            StreamEnd::Refused(status, body) => Err(self.refused(path, status, &body)),
         }
     }
 
     /// The JSON answer of a path. What is no longer there has none.
-    fn ask(&self, path: &str, asked: Asked<'_>) -> Result<Value, ClientError> {
+    fn ask(&self, path: &str, asked: AdminRequest<'_>) -> Result<Value, ClientError> {
         let token = self.token.as_deref();
         let (status, body) = answer(&self.address, path, asked, token, BOUND)?;
         if status == 204 {
@@ -370,7 +372,7 @@ mod tests {
 
     #[test]
     fn an_unknown_host_name_is_refused_with_the_option_to_set() {
-        let target = Target {
+        let target = AdminTarget {
             address: "gate.example:9180".parse().expect("an address"),
             token: None,
         };

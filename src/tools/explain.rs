@@ -9,7 +9,7 @@ use super::table::{Column, table};
 
 /// `tidegate explain ID`
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Arguments {
+pub(crate) struct ExplainArguments {
     /// The id of the call's access line
     #[arg(value_parser = id)]
     pub id: String,
@@ -26,7 +26,7 @@ fn id(text: &str) -> Result<String, String> {
 }
 
 /// Runs the command: exit code 0, or 1 if the call is unknown or there is no answer.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &ExplainArguments) -> ExitCode {
     let admin = &arguments.admin;
     let answer = admin.get(&format!("/v1/calls/{}", arguments.id));
     print(admin, answer, shown)

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::client::{self, Address, Asked};
+use super::client::{self, AdminAddress, AdminRequest};
 use super::failed;
 use crate::config::DEFAULT_PATH;
 
@@ -25,7 +25,7 @@ pub enum Unhealthy {
     #[error("{address} is not ready: {said}")]
     NotReady {
         /// The admin address.
-        address: Address,
+        address: AdminAddress,
         /// The last line of its answer.
         said: String,
     },
@@ -33,11 +33,11 @@ pub enum Unhealthy {
 
 /// The arguments of the command.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub struct HealthcheckArguments {
     /// The admin address, http://HOST:PORT, or unix:/PATH of the admin socket file. Without it, the
     /// one that the sidecar wrote at its start
     #[arg(long, value_name = "ADDRESS")]
-    pub admin: Option<Address>,
+    pub admin: Option<AdminAddress>,
     /// The config file of the sidecar, which determines its runtime file. It is not read. If it is given
     /// here, no other sidecar is asked in its place
     #[arg(long, short, env = "TIDEGATE_CONFIG", default_value = DEFAULT_PATH, value_name = "FILE")]
@@ -46,7 +46,7 @@ pub struct Arguments {
 
 /// Runs the command: exit code 0 if the sidecar takes calls, 1 if not or if it has no admin
 /// address. `is_named` if the sidecar is named by the argument `--config`. Then no other one is asked.
-pub(crate) fn run(arguments: &Arguments, is_named: bool) -> ExitCode {
+pub(crate) fn run(arguments: &HealthcheckArguments, is_named: bool) -> ExitCode {
     let asked = find(arguments, is_named).and_then(|(bind, from)| {
         ask(bind).map_err(|unhealthy| format!("{unhealthy} (the address is from {from})"))
     });
@@ -57,7 +57,10 @@ pub(crate) fn run(arguments: &Arguments, is_named: bool) -> ExitCode {
 }
 
 /// The admin address, and its source.
-fn find(arguments: &Arguments, is_named: bool) -> Result<(Address, String), String> {
+fn find(
+    arguments: &HealthcheckArguments,
+    is_named: bool,
+) -> Result<(AdminAddress, String), String> {
     match &arguments.admin {
         Some(admin) => Ok((admin.clone(), "--admin".to_owned())),
         None => client::locate(&arguments.config, is_named),
@@ -68,9 +71,9 @@ fn find(arguments: &Arguments, is_named: bool) -> Result<(Address, String), Stri
 ///
 /// # Errors
 /// If it does not answer in time, or is not ready.
-pub fn ask(bind: impl Into<Address>) -> Result<(), Unhealthy> {
+pub fn ask(bind: impl Into<AdminAddress>) -> Result<(), Unhealthy> {
     let address = bind.into().reachable();
-    let (status, answer) = client::answer(&address, "/readyz", Asked::Read, None, BOUND)?;
+    let (status, answer) = client::answer(&address, "/readyz", AdminRequest::Read, None, BOUND)?;
     if status == 200 {
         return Ok(());
     }

@@ -17,13 +17,13 @@ use std::time::Duration;
 
 pub use self::ask::Answers;
 use self::ask::Question;
-use self::draft::{Draft, Value};
+use self::draft::{Draft, Scalar};
 use self::learned::{FromLogs, Learned, learn};
 use self::zvmsdk::SdkServer;
 use tidegate_runtime::command::{note, printed};
 
 use super::failed;
-use super::service_user::{self, Content, Readers};
+use super::service_user::{self, ConfigReaders, Content};
 use crate::config::{self, DEFAULT_PATH};
 use crate::options::kind::show_duration;
 
@@ -39,16 +39,16 @@ const WORKERS: u64 = 64;
 
 /// The arguments of `tidegate init`.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct Arguments {
+pub struct InitArguments {
     /// The config of the z/VM SDK server, /etc/zvmsdk/zvmsdk.conf
     #[arg(long, value_name = "FILE")]
     pub zvmsdk_conf: Option<PathBuf>,
     /// What the backend speaks: sdkserver's socket protocol, HTTP, or anything else over TCP
     #[arg(long)]
-    pub protocol: Option<Protocol>,
+    pub protocol: Option<BackendProtocol>,
     /// What answers HTTP: the z/VM SDK server (sdkwsgi), or any other server
     #[arg(long)]
-    pub kind: Option<Kind>,
+    pub kind: Option<HttpServerKind>,
     /// Where the backend listens once Tidegate is in front of it
     #[arg(long, value_name = "HOST:PORT")]
     pub backend: Option<String>,
@@ -80,7 +80,7 @@ pub struct Arguments {
 
 /// The protocol of the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Protocol {
+pub enum BackendProtocol {
     /// The socket protocol of sdkserver.
     Socket,
     /// HTTP.
@@ -91,7 +91,7 @@ pub enum Protocol {
 
 /// The HTTP server that the backend is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
+pub enum HttpServerKind {
     /// sdkwsgi of the z/VM SDK server.
     Zvm,
     /// Any other one.
@@ -125,7 +125,7 @@ impl std::str::FromStr for PerWindow {
 
 /// The result: a config and notes on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct InitResult {
     /// The config.
     pub text: String,
     /// Notes: gaps in the logs, warnings, and next steps.
@@ -133,7 +133,7 @@ pub struct Done {
 }
 
 /// Runs the command. Exit code 0 if the config is written, 1 if not, 2 if a file cannot be read.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &InitArguments) -> ExitCode {
     let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
     let (mut input, mut output) = (io::stdin().lock(), io::stderr());
     let mut answers = match is_terminal && !arguments.yes {
@@ -144,7 +144,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         false => Answers::Flags,
     };
     match init(arguments, &mut answers) {
-        Ok(Done { text, notes }) => {
+        Ok(InitResult { text, notes }) => {
             let code = match arguments.out == Path::new("-") {
                 true => printed(&text, ExitCode::SUCCESS),
                 false => ExitCode::SUCCESS,
@@ -163,7 +163,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 /// # Errors
 ///
 /// What is missing or wrong. Then no file was written.
-pub fn init(arguments: &Arguments, answers: &mut Answers<'_>) -> Result<Done, String> {
+pub fn init(arguments: &InitArguments, answers: &mut Answers<'_>) -> Result<InitResult, String> {
     let out = &arguments.out;
     let is_file = out != Path::new("-");
     if is_file && !arguments.force && out.exists() {
@@ -229,7 +229,7 @@ pub fn init(arguments: &Arguments, answers: &mut Answers<'_>) -> Result<Done, St
         notes.extend(note_of(readers, out));
     }
     notes.push(place.next(out));
-    Ok(Done { text, notes })
+    Ok(InitResult { text, notes })
 }
 
 fn read_sdk(path: &Path) -> Result<SdkServer, String> {
@@ -249,8 +249,8 @@ fn read_sdk(path: &Path) -> Result<SdkServer, String> {
 
 /// Where Tidegate stands.
 #[derive(Debug)]
-struct Place {
-    protocol: Protocol,
+struct Placement {
+    protocol: BackendProtocol,
     is_zvm: bool,
     /// Where sdkserver listened before, if it has to move.
     moves_from: Option<String>,
@@ -261,11 +261,11 @@ struct Place {
 }
 
 fn place(
-    arguments: &Arguments,
+    arguments: &InitArguments,
     answers: &mut Answers<'_>,
     sdk: Option<&SdkServer>,
     logs_are_zvm: bool,
-) -> Result<Place, String> {
+) -> Result<Placement, String> {
     let protocol = match arguments.protocol {
         Some(protocol) => protocol,
         None => {
@@ -275,36 +275,36 @@ fn place(
                 default: sdk.map(|_| "socket"),
             };
             answers.ask(question, |answer| {
-                <Protocol as clap::ValueEnum>::from_str(answer, true)
+                <BackendProtocol as clap::ValueEnum>::from_str(answer, true)
                     .map_err(|_| "socket, http or tcp".to_owned())
             })?
         }
     };
     let is_zvm = match (protocol, arguments.kind) {
-        (Protocol::Socket, _) | (Protocol::Http, Some(Kind::Zvm)) => true,
-        (Protocol::Tcp, _) | (Protocol::Http, Some(Kind::Http)) => false,
-        (Protocol::Http, None) if sdk.is_some() || logs_are_zvm => true,
-        (Protocol::Http, None) => {
+        (BackendProtocol::Socket, _) | (BackendProtocol::Http, Some(HttpServerKind::Zvm)) => true,
+        (BackendProtocol::Tcp, _) | (BackendProtocol::Http, Some(HttpServerKind::Http)) => false,
+        (BackendProtocol::Http, None) if sdk.is_some() || logs_are_zvm => true,
+        (BackendProtocol::Http, None) => {
             let question = Question {
                 text: "Which HTTP server is it: zvm (sdkwsgi of the z/VM SDK server), or http (any other)?",
                 flag: "--kind",
                 default: Some("http"),
             };
             let kind = answers.ask(question, |answer| {
-                <Kind as clap::ValueEnum>::from_str(answer, true)
+                <HttpServerKind as clap::ValueEnum>::from_str(answer, true)
                     .map_err(|_| "zvm or http".to_owned())
             })?;
-            kind == Kind::Zvm
+            kind == HttpServerKind::Zvm
         }
     };
     match (protocol, sdk) {
-        (Protocol::Socket, Some(sdk)) => between(arguments, sdk),
+        (BackendProtocol::Socket, Some(sdk)) => between(arguments, sdk),
         _ => in_front(arguments, answers, protocol, is_zvm),
     }
 }
 
 /// Between the clients of sdkserver and sdkserver: one of the two ports changes.
-fn between(arguments: &Arguments, sdk: &SdkServer) -> Result<Place, String> {
+fn between(arguments: &InitArguments, sdk: &SdkServer) -> Result<Placement, String> {
     let host = sdk.bind_addr.clone().unwrap_or_else(|| "127.0.0.1".into());
     let port = sdk.bind_port.unwrap_or(2000);
     let own = format!("{host}:{port}");
@@ -319,8 +319,8 @@ fn between(arguments: &Arguments, sdk: &SdkServer) -> Result<Place, String> {
     };
     let listens_elsewhere = arguments.listen.as_ref().filter(|listen| **listen != own);
     if let Some(listen) = listens_elsewhere {
-        return Ok(Place {
-            protocol: Protocol::Socket,
+        return Ok(Placement {
+            protocol: BackendProtocol::Socket,
             is_zvm: true,
             moves_from: None,
             listen: listen.clone(),
@@ -339,8 +339,8 @@ fn between(arguments: &Arguments, sdk: &SdkServer) -> Result<Place, String> {
         .backend
         .clone()
         .unwrap_or(format!("{reached}:{next}"));
-    Ok(Place {
-        protocol: Protocol::Socket,
+    Ok(Placement {
+        protocol: BackendProtocol::Socket,
         is_zvm: true,
         why_backend: format!("Where sdkserver must move: it listens at {own} today."),
         why_listen: format!("Where clients look for sdkserver: {said}."),
@@ -352,14 +352,14 @@ fn between(arguments: &Arguments, sdk: &SdkServer) -> Result<Place, String> {
 
 /// In front of a backend that stays where it is, or of one that is already where it must be.
 fn in_front(
-    arguments: &Arguments,
+    arguments: &InitArguments,
     answers: &mut Answers<'_>,
-    protocol: Protocol,
+    protocol: BackendProtocol,
     is_zvm: bool,
-) -> Result<Place, String> {
+) -> Result<Placement, String> {
     let usual = match (protocol, is_zvm) {
-        (Protocol::Socket, _) => Some("127.0.0.1:2001"),
-        (Protocol::Http, true) => Some("127.0.0.1:8080"),
+        (BackendProtocol::Socket, _) => Some("127.0.0.1:2001"),
+        (BackendProtocol::Http, true) => Some("127.0.0.1:8080"),
         _ => None,
     };
     let backend = match &arguments.backend {
@@ -377,8 +377,8 @@ fn in_front(
         .rsplit_once(':')
         .and_then(|(_, port)| port.parse::<u16>().ok());
     let usual = match (protocol, is_zvm) {
-        (Protocol::Socket, _) => Some("127.0.0.1:2000".to_owned()),
-        (Protocol::Http, true) => Some("0.0.0.0:8081".to_owned()),
+        (BackendProtocol::Socket, _) => Some("127.0.0.1:2000".to_owned()),
+        (BackendProtocol::Http, true) => Some("0.0.0.0:8081".to_owned()),
         _ => port
             .and_then(|it| it.checked_add(1))
             .map(|port| format!("127.0.0.1:{port}")),
@@ -398,7 +398,7 @@ fn in_front(
         true => "Clients on this machine reach it; write 0.0.0.0 for all clients.",
         false => "Clients must come here instead of to the backend.",
     };
-    Ok(Place {
+    Ok(Placement {
         protocol,
         is_zvm,
         moves_from: None,
@@ -425,20 +425,20 @@ fn address(text: &str) -> Result<String, String> {
     }
 }
 
-impl Place {
+impl Placement {
     fn write(&self, draft: &mut Draft) {
-        let text = |text: &str| Value::Text(text.to_owned());
+        let text = |text: &str| Scalar::Text(text.to_owned());
         let name = match (self.protocol, self.is_zvm) {
-            (Protocol::Socket, _) => "sdkserver",
-            (Protocol::Http, true) => "sdkwsgi",
+            (BackendProtocol::Socket, _) => "sdkserver",
+            (BackendProtocol::Http, true) => "sdkwsgi",
             _ => "main",
         };
         draft.set(LISTEN, "name", text(name), "Its name in logs and metrics.");
         draft.set(LISTEN, "bind", text(&self.listen), &*self.why_listen);
         let (protocol, backend) = match self.protocol {
-            Protocol::Socket => ("socket", self.backend.clone()),
-            Protocol::Http => ("http", format!("http://{}", self.backend)),
-            Protocol::Tcp => ("tcp", self.backend.clone()),
+            BackendProtocol::Socket => ("socket", self.backend.clone()),
+            BackendProtocol::Http => ("http", format!("http://{}", self.backend)),
+            BackendProtocol::Tcp => ("tcp", self.backend.clone()),
         };
         draft.set(
             LISTEN,
@@ -446,14 +446,14 @@ impl Place {
             text(protocol),
             "Other protocols are refused.",
         );
-        if self.protocol == Protocol::Http {
+        if self.protocol == BackendProtocol::Http {
             let (kind, why) = match self.is_zvm {
                 true => ("zvm", "Its routes are those of sdkwsgi."),
                 false => ("http", "Its routes have no names; add them with [[route]]."),
             };
             draft.set(BACKEND, "kind", text(kind), why);
         }
-        draft.set(BACKEND, protocol, Value::Text(backend), &*self.why_backend);
+        draft.set(BACKEND, protocol, Scalar::Text(backend), &*self.why_backend);
     }
 
     /// Next steps with the config.
@@ -466,7 +466,7 @@ impl Place {
                  packaging/sdkserver-behind-tidegate.conf has the steps",
                 self.backend
             ),
-            (Protocol::Http, true, _) => format!(
+            (BackendProtocol::Http, true, _) => format!(
                 "start it, then write in nova.conf on the compute node, section [zvm]: \
                  cloud_connector_url = http://SDK-HOST:{port}"
             ),
@@ -484,9 +484,9 @@ impl Place {
 
 /// The limits and the queue: first what is given, then what the file says, then the logs, then defaults.
 fn limits(
-    arguments: &Arguments,
+    arguments: &InitArguments,
     answers: &mut Answers<'_>,
-    place: &Place,
+    place: &Placement,
     sdk: Option<&SdkServer>,
     learned: &FromLogs,
     draft: &mut Draft,
@@ -525,7 +525,7 @@ fn limits(
     let names = Names::of(place);
     per_window(arguments, answers, sdk, learned, &names, draft)?;
     let at_once = outstanding.value;
-    let number = Value::Number;
+    let number = Scalar::Number;
     draft.set(LIMITS, names.outstanding, number(at_once), outstanding.why);
     let max_wait = from_file(sdk.max_wait_seconds).or(learned.max_wait_seconds.clone());
     let behind_apache = Learned {
@@ -562,7 +562,7 @@ fn limits(
 }
 
 /// How calls are postponed, with the reason.
-fn postponing(place: &Place, draft: &mut Draft) {
+fn postponing(place: &Placement, draft: &mut Draft) {
     let (postpone, why) = match place.is_zvm {
         true => (
             "jitter",
@@ -574,7 +574,7 @@ fn postponing(place: &Place, draft: &mut Draft) {
             "A call that meets a closed limit keeps its place and runs the moment the limit opens.",
         ),
     };
-    draft.set(QUEUE, "postpone", Value::Text(postpone.to_owned()), why);
+    draft.set(QUEUE, "postpone", Scalar::Text(postpone.to_owned()), why);
 }
 
 /// The names of the limits, and how a number of seconds is written: in front of z/VM as in
@@ -584,25 +584,25 @@ struct Names {
     window: &'static str,
     outstanding: &'static str,
     max_wait: &'static str,
-    time: fn(u64) -> Value,
+    time: fn(u64) -> Scalar,
 }
 
 impl Names {
-    const fn of(place: &Place) -> Self {
+    const fn of(place: &Placement) -> Self {
         match place.is_zvm {
             true => Self {
                 per_window: "smapi_rate_limit_per_window",
                 window: "smapi_rate_limit_window_size_seconds",
                 outstanding: "smapi_max_outstanding_requests",
                 max_wait: "smapi_request_postpone_threshold_seconds",
-                time: Value::Number,
+                time: Scalar::Number,
             },
             false => Self {
                 per_window: "per_window",
                 window: "window",
                 outstanding: "outstanding",
                 max_wait: "max_wait",
-                time: |seconds| Value::Text(show_duration(Duration::from_secs(seconds))),
+                time: |seconds| Scalar::Text(show_duration(Duration::from_secs(seconds))),
             },
         }
     }
@@ -610,7 +610,7 @@ impl Names {
 
 /// The window and the calls in it.
 fn per_window(
-    arguments: &Arguments,
+    arguments: &InitArguments,
     answers: &mut Answers<'_>,
     sdk: &SdkServer,
     learned: &FromLogs,
@@ -668,22 +668,22 @@ fn per_window(
             if let Some(window) = window {
                 draft.set(LIMITS, names.window, (names.time)(window.value), window.why);
             }
-            draft.set(LIMITS, names.per_window, Value::Text(calls), why);
+            draft.set(LIMITS, names.per_window, Scalar::Text(calls), why);
         }
     }
     Ok(())
 }
 
 /// A note for root: who can read the config besides root.
-fn note_of(readers: Readers, out: &Path) -> Option<String> {
+fn note_of(readers: ConfigReaders, out: &Path) -> Option<String> {
     let path = out.display();
     let user = service_user::NAME;
     match readers {
-        Readers::Owner => None,
-        Readers::Service => Some(format!(
+        ConfigReaders::Owner => None,
+        ConfigReaders::Service => Some(format!(
             "{path} can be read by root and by the group of {user}, the user of the service"
         )),
-        Readers::Everyone => Some(format!(
+        ConfigReaders::Everyone => Some(format!(
             "{path} can be read by every user, since there is no user {user} for the service: put \
              no secret into it"
         )),

@@ -15,7 +15,7 @@ const ASK_EVERY: Duration = Duration::from_millis(200);
 
 /// Why an operator acts.
 #[derive(Debug, clap::Args)]
-struct Reason {
+struct ReasonArgument {
     /// The reason, for the log and for other operators
     #[arg(
         long,
@@ -33,7 +33,7 @@ pub(crate) struct PauseArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     hold: Duration,
     #[command(flatten)]
-    reason: Reason,
+    reason: ReasonArgument,
     /// Let calls wait longer by the time that they were paused
     #[arg(long)]
     extend_deadlines: bool,
@@ -51,7 +51,7 @@ pub(crate) struct ResumeArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     ramp: Option<Duration>,
     #[command(flatten)]
-    reason: Reason,
+    reason: ReasonArgument,
     #[command(flatten)]
     admin: Admin,
 }
@@ -67,7 +67,7 @@ pub(crate) struct LowerArguments {
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
     time: Duration,
     #[command(flatten)]
-    reason: Reason,
+    reason: ReasonArgument,
     #[command(flatten)]
     admin: Admin,
 }

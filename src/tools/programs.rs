@@ -16,7 +16,7 @@ pub(crate) const LEASES: &str = "tidegate-leases";
 /// Everything after the command's name, as it is.
 #[derive(Clone, Debug, clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
-pub(crate) struct Arguments {
+pub(crate) struct ProgramArguments {
     /// See `--help` of the command
     #[arg(
         trailing_var_arg = true,
@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
 
 /// Becomes the program, which so has this process' signals and gives it its exit code. Returns 2, and only if the
 /// program cannot be run.
-pub(crate) fn run(name: &str, command: &str, arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(name: &str, command: &str, arguments: &ProgramArguments) -> ExitCode {
     let program = companion(name);
     let mut other = Command::new(&program);
     if name == LAB {

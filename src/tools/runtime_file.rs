@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::time::SystemTime;
 
-use super::address::Address;
+use super::address::AdminAddress;
 
 /// The variable that names the directory.
 const DIR_VARIABLE: &str = "TIDEGATE_RUNTIME_DIR";
@@ -58,13 +58,13 @@ impl RuntimeFile {
     /// # Errors
     ///
     /// If the directory does not exist and cannot be created, or cannot be written to.
-    pub(super) fn write(config: &Path, admin: Option<&Address>) -> io::Result<Self> {
+    pub(super) fn write(config: &Path, admin: Option<&AdminAddress>) -> io::Result<Self> {
         let path = places(config).swap_remove(0);
         if let Some(dir) = path.parent() {
             // It usually exists. If it cannot be created, the next step fails.
             let _ = fs::create_dir(dir);
         }
-        let text = admin.map_or(OFF.to_owned(), Address::to_string);
+        let text = admin.map_or(OFF.to_owned(), AdminAddress::to_string);
         // A reader sees all of it or nothing. A link in the way is never followed.
         let new = path.with_extension(process::id().to_string());
         let _ = fs::remove_file(&new);
@@ -161,7 +161,7 @@ fn default_folders(config: &Path) -> Vec<String> {
 /// # Errors
 ///
 /// If there is no file, or it cannot be read.
-pub(super) fn read(config: &Path) -> io::Result<Option<Address>> {
+pub(super) fn read(config: &Path) -> io::Result<Option<AdminAddress>> {
     let mut text = String::new();
     fs::File::open(path(config))?
         .take(SIZE_MAX)

@@ -18,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinSet, spawn_blocking};
 use tracing::{debug, error, info, warn};
 
-use super::client::Address;
+use super::client::AdminAddress;
 use super::runtime_file::{self, RuntimeFile};
 use super::service_manager;
 use crate::app::{App, Predecessor, REVISION};
@@ -31,8 +31,12 @@ use crate::telemetry::{self, Format, Logs};
 const LAST_SAVE: Duration = Duration::from_secs(1);
 
 /// Runs the sidecar. Exit code 0 after a drain that finished everything, 1 otherwise.
-pub(crate) fn run(begun: Result<BegunSidecar, String>, path: &Path, graphical: bool) -> ExitCode {
-    let BegunSidecar {
+pub(crate) fn run(
+    begun: Result<StartingSidecar, String>,
+    path: &Path,
+    graphical: bool,
+) -> ExitCode {
+    let StartingSidecar {
         runtime,
         mut signals,
         sockets,
@@ -106,18 +110,18 @@ fn unmap_start() {
 }
 
 /// A sidecar that has not read its config yet.
-pub(crate) struct BegunSidecar {
+pub(crate) struct StartingSidecar {
     runtime: Runtime,
     signals: Signals,
     sockets: InheritedSockets,
 }
 
 /// Begins a sidecar: takes the sockets that were passed to it, and handles signals.
-pub(crate) fn begin_sidecar() -> Result<BegunSidecar, String> {
+pub(crate) fn begin_sidecar() -> Result<StartingSidecar, String> {
     // While there are no threads.
     let sockets = InheritedSockets::take();
     let (runtime, signals) = begin()?;
-    Ok(BegunSidecar {
+    Ok(StartingSidecar {
         runtime,
         signals,
         sockets,
@@ -210,10 +214,10 @@ pub fn messages(error: &LoadError) -> Vec<String> {
 }
 
 /// The written admin address of a running sidecar, if there is one.
-type Written = Arc<Mutex<Option<RuntimeFile>>>;
+type SharedRuntimeFile = Arc<Mutex<Option<RuntimeFile>>>;
 
 /// Writes the admin address for `tidegate healthcheck`.
-async fn write_down(app: Arc<App>, config: PathBuf) -> Written {
+async fn write_down(app: Arc<App>, config: PathBuf) -> SharedRuntimeFile {
     let written = spawn_blocking(move || write_runtime_file(&app, &config)).await;
     let written = written.expect("writing a file does not panic");
     Arc::new(Mutex::new(written))
@@ -221,8 +225,8 @@ async fn write_down(app: Arc<App>, config: PathBuf) -> Written {
 
 /// Writes the runtime file. It waits for a disk.
 fn write_runtime_file(app: &App, config: &Path) -> Option<RuntimeFile> {
-    let file = || app.admin_file().map(|file| Address::from(&*file));
-    let admin = app.admin().map(Address::from).or_else(file);
+    let file = || app.admin_file().map(|file| AdminAddress::from(&*file));
+    let admin = app.admin().map(AdminAddress::from).or_else(file);
     let error = match RuntimeFile::write(config, admin.as_ref()) {
         Ok(file) => return Some(file),
         Err(error) => error,
@@ -298,7 +302,12 @@ impl<const N: usize> Named<N> {
     }
 }
 
-async fn until_stopped(app: Arc<App>, signals: Signals, path: &Path, written: Written) -> bool {
+async fn until_stopped(
+    app: Arc<App>,
+    signals: Signals,
+    path: &Path,
+    written: SharedRuntimeFile,
+) -> bool {
     let watched = Arc::clone(&app);
     let alive = service_manager::keep_alive(async || watched.moves_calls().await);
     tokio::select! {
@@ -311,7 +320,7 @@ async fn until_signalled(
     app: Arc<App>,
     mut signals: Signals,
     path: &Path,
-    written: Written,
+    written: SharedRuntimeFile,
 ) -> bool {
     let mut reloads = JoinSet::new();
     let by = loop {

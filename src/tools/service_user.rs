@@ -80,7 +80,7 @@ pub fn is_root() -> bool {
 
 /// Who can read a config that a command wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Readers {
+pub enum ConfigReaders {
     /// The user that ran the command, and perhaps its group.
     Owner,
     /// The group of the service too.
@@ -110,7 +110,7 @@ pub fn write_config(
     text: &str,
     content: Content,
     replaces: bool,
-) -> io::Result<Readers> {
+) -> io::Result<ConfigReaders> {
     let service = is_root().then(|| User::find(Path::new("/"), NAME));
     write_for(
         path,
@@ -128,7 +128,7 @@ fn write_for(
     content: Content,
     replaces: bool,
     service: Option<Option<&User>>,
-) -> io::Result<Readers> {
+) -> io::Result<ConfigReaders> {
     let new = match replaces {
         true => path.with_extension(format!("new-{}", process::id())),
         false => path.to_owned(),
@@ -156,19 +156,19 @@ fn fill(
     text: &str,
     content: Content,
     service: Option<Option<&User>>,
-) -> io::Result<Readers> {
+) -> io::Result<ConfigReaders> {
     file.write_all(text.as_bytes())?;
     match (service, content) {
         (Some(Some(user)), _) => {
             fchown(&file, None, Some(user.gid))?;
             file.set_permissions(Permissions::from_mode(0o640))?;
-            Ok(Readers::Service)
+            Ok(ConfigReaders::Service)
         }
         (Some(None), Content::Open) => {
             file.set_permissions(Permissions::from_mode(0o644))?;
-            Ok(Readers::Everyone)
+            Ok(ConfigReaders::Everyone)
         }
-        (Some(None), Content::Secret) | (None, _) => Ok(Readers::Owner),
+        (Some(None), Content::Secret) | (None, _) => Ok(ConfigReaders::Owner),
     }
 }
 
@@ -230,19 +230,19 @@ mod tests {
             (
                 Content::Open,
                 Some(Some(&user)),
-                Readers::Service,
+                ConfigReaders::Service,
                 0o640,
                 64124,
             ),
             (
                 Content::Secret,
                 Some(Some(&user)),
-                Readers::Service,
+                ConfigReaders::Service,
                 0o640,
                 64124,
             ),
-            (Content::Open, Some(None), Readers::Everyone, 0o644, 0),
-            (Content::Secret, Some(None), Readers::Owner, 0o600, 0),
+            (Content::Open, Some(None), ConfigReaders::Everyone, 0o644, 0),
+            (Content::Secret, Some(None), ConfigReaders::Owner, 0o600, 0),
         ] {
             let done = write_for(&path, "x", content, true, service).expect("written");
             assert_eq!(done, readers);
@@ -255,7 +255,7 @@ mod tests {
             let is_readable = can_read(&user, &path).is_ok();
             assert_eq!(
                 is_readable,
-                readers != Readers::Owner,
+                readers != ConfigReaders::Owner,
                 "{content:?} {service:?}"
             );
         }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use tidegate::tools::check;
-use tidegate::tools::init::{Answers, Arguments, Done, init};
+use tidegate::tools::init::{Answers, InitArguments, InitResult, init};
 use tokio::process::Command;
 
 use crate::sidecar::{Said, run, with_programs};
@@ -31,7 +31,7 @@ smapi_request_postpone_threshold_seconds = 45
 /// Arguments with an output of their own.
 struct Case {
     dir: tempfile::TempDir,
-    arguments: Arguments,
+    arguments: InitArguments,
 }
 
 impl Case {
@@ -39,9 +39,9 @@ impl Case {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let out = dir.path().join("config.toml");
         Self {
-            arguments: Arguments {
+            arguments: InitArguments {
                 out,
-                ..Arguments::default()
+                ..InitArguments::default()
             },
             dir,
         }
@@ -56,12 +56,12 @@ impl Case {
     }
 
     /// Without a terminal.
-    fn made(&self) -> Result<Done, String> {
+    fn made(&self) -> Result<InitResult, String> {
         init(&self.arguments, &mut Answers::Flags)
     }
 
     /// With a person who types this; also what is shown.
-    fn typed(&self, typed: &str) -> (Result<Done, String>, String) {
+    fn typed(&self, typed: &str) -> (Result<InitResult, String>, String) {
         let mut input = Cursor::new(typed.as_bytes());
         let mut output = Vec::new();
         let mut answers = Answers::Terminal {
@@ -187,7 +187,7 @@ fn a_file_that_stops_sdkserver_is_refused_with_its_line() {
 #[test]
 fn http_in_front_of_the_sdk_server_names_novas_option() {
     let mut case = Case::with_sdk(&format!("{SDK}{LIMITS}"));
-    case.arguments.protocol = Some(tidegate::tools::init::Protocol::Http);
+    case.arguments.protocol = Some(tidegate::tools::init::BackendProtocol::Http);
     let (done, _) = case.typed("\n\n\n");
     has(
         &case.checked(),

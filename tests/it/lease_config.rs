@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tidegate::config::{Place, Problem, Problems};
+use tidegate::config::{ConfigPlace, Problem, Problems};
 use tidegate_lease_server::config::{self as config, LeaseServerSettings, Rules};
 use tidegate_leases::book::Split;
 use tidegate_leases::server::{Frees, Templates};
@@ -39,7 +39,7 @@ fn says(problems: &Problems, line: usize, words: &[&str]) {
     let list: Vec<&Problem> = problems.iter().collect();
     assert_eq!(list.len(), 1, "{problems}");
     let found = match list[0].place {
-        Place::File { line, .. } => line,
+        ConfigPlace::File { line, .. } => line,
         _ => 0,
     };
     assert_eq!(found, line, "{problems}");
@@ -278,8 +278,8 @@ fn every_mistake_is_reported_at_once() {
          capacity = -1\nalgorithm = { lease = \"1s\" }\n",
     );
     let lines: Vec<_> = problems.iter().map(|problem| &problem.place).collect();
-    let line = |place: &&Place| match place {
-        Place::File { line, .. } => *line,
+    let line = |place: &&ConfigPlace| match place {
+        ConfigPlace::File { line, .. } => *line,
         _ => 0,
     };
     let lines: Vec<_> = lines.iter().map(line).collect();

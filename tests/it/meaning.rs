@@ -679,7 +679,7 @@ fn a_broken_header_hides_no_mistake_below_it() {
         let lines: Vec<_> = problems
             .iter()
             .filter_map(|it| match it.place {
-                config::Place::File { line, .. } => Some(line),
+                config::ConfigPlace::File { line, .. } => Some(line),
                 _ => None,
             })
             .collect();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tidegate::config::Place;
+use tidegate::config::ConfigPlace;
 use tidegate_lab::simulate::{Arguments, Report, Style, Verdict, simulate, write_reports};
 
 /// Fewer files than this means that they were looked for in the wrong place.
@@ -471,8 +471,8 @@ fn all_mistakes_are_reported_at_once() {
     let told: Vec<_> = problems
         .iter()
         .map(|problem| match problem.place {
-            Place::File { line, .. } => (line, problem.key.as_str()),
-            Place::Whole | Place::Variable(_) => panic!("{problem:?} has a line"),
+            ConfigPlace::File { line, .. } => (line, problem.key.as_str()),
+            ConfigPlace::Whole | ConfigPlace::Variable(_) => panic!("{problem:?} has a line"),
         })
         .collect();
     assert_eq!(

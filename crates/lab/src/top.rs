@@ -28,7 +28,7 @@ pub use self::look::Look;
 pub use self::model::{Key, Model, Trouble};
 pub use self::terminal::Screen;
 use self::terminal::{read_keys, read_signals};
-use tidegate::tools::client::{Admin, ClientError, Target, print};
+use tidegate::tools::client::{Admin, AdminTarget, ClientError, print};
 use tidegate::tools::failed;
 
 /// A screen is drawn again after this time, since times on it change.
@@ -132,7 +132,7 @@ fn unix_ms() -> u64 {
 }
 
 /// Shows the sidecar until the user or a signal quits.
-fn follow(target: Target, model: &mut Model) -> std::io::Result<u8> {
+fn follow(target: AdminTarget, model: &mut Model) -> std::io::Result<u8> {
     let (sender, events) = mpsc::sync_channel(EVENTS_MAX);
     read_signals(sender.clone())?;
     let mut screen = Screen::open()?;

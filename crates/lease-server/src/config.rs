@@ -28,10 +28,12 @@ use self::options::{
 };
 use tidegate::config::certificates::{self, Files};
 use tidegate::config::checks::asks_with_an_authority;
-use tidegate::config::part::Part;
+use tidegate::config::part::ConfigPart;
 use tidegate::config::server_tls::{Inside, ServerTlsSection};
 use tidegate::config::{LoadError, read_text};
-use tidegate::options::{Catalogue, Form, Mark, Notes, Options, Problems, Reading, Section, Toml};
+use tidegate::options::{
+    Catalogue, ConfigForm, ConfigReader, Notes, OptionMark, Options, Problems, Section, Toml,
+};
 use tidegate::telemetry::{self, Format};
 
 pub use doorman::templates;
@@ -40,7 +42,7 @@ pub use doorman::templates;
 pub const DEFAULT_PATH: &str = "/etc/tidegate/lease-server.toml";
 
 /// The file that lists every option.
-pub const FORM: Form = Form {
+pub const FORM: ConfigForm = ConfigForm {
     reference: "config.lease-server.toml.example",
     elsewhere: &[
         "listen",
@@ -234,7 +236,7 @@ pub fn load(path: &Path) -> Result<LoadedConfig, LoadError> {
 #[must_use]
 pub fn log_format(path: &Path) -> Format {
     let text = read_text(path).unwrap_or_default();
-    let reading = Reading::of(&text, FORM);
+    let reading = ConfigReader::of(&text, FORM);
     let log: LogSection = reading.root().section("log").read();
     log.format.value
 }
@@ -256,7 +258,7 @@ pub fn load_templates(path: &Path) -> Result<Templates, LoadError> {
 ///
 /// Every mistake, warnings included.
 pub fn read(text: &str, origin: &str) -> Result<(LeaseServerSettings, Problems), Problems> {
-    let mut reading = Reading::of(text, FORM);
+    let mut reading = ConfigReader::of(text, FORM);
     let config = root(&reading.root());
     let problems = Problems::new(origin, text, reading.problems());
     match config {
@@ -268,7 +270,7 @@ pub fn read(text: &str, origin: &str) -> Result<(LeaseServerSettings, Problems),
 /// Every option there is.
 #[must_use]
 pub fn catalogue() -> Catalogue {
-    let reading = Reading::of("[[resource]]\nalgorithm = {}\n", FORM);
+    let reading = ConfigReader::of("[[resource]]\nalgorithm = {}\n", FORM);
     root(&reading.root());
     reading.catalogue()
 }
@@ -523,7 +525,7 @@ impl Etcd {
     }
 
     /// The store, for an option that needs it.
-    fn needed_by(&self, option: &Mark, notes: &Notes) -> Option<etcd::EtcdSettings> {
+    fn needed_by(&self, option: &OptionMark, notes: &Notes) -> Option<etcd::EtcdSettings> {
         if self.settings.is_none() && !self.cause {
             let cause = format!("{} needs the address of etcd", option.key);
             let cure = "add [etcd] with endpoints = [\"http://127.0.0.1:2379\"]";
@@ -586,7 +588,11 @@ impl ZooKeeper {
     }
 
     /// The store, for an option that needs it.
-    fn needed_by(&self, option: &Mark, notes: &Notes) -> Option<zookeeper::ZooKeeperSettings> {
+    fn needed_by(
+        &self,
+        option: &OptionMark,
+        notes: &Notes,
+    ) -> Option<zookeeper::ZooKeeperSettings> {
         let ZooKeeperSection {
             section,
             servers,

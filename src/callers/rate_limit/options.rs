@@ -18,8 +18,8 @@ use crate::options::kind::{
     table,
 };
 use crate::options::shown::quoted;
-use crate::options::tree::{Node, Value};
-use crate::options::{Kind, Mark, Mistake, options, words};
+use crate::options::tree::{ConfigValue, Node};
+use crate::options::{Mistake, OptionMark, ValueKind, options, words};
 
 words! {
     /// `applies_to` of a pace.
@@ -242,17 +242,17 @@ pub(crate) struct Pacing {
 }
 
 /// A number, or rate and ratio in one line.
-fn pacing() -> Kind<Pacing> {
+fn pacing() -> ValueKind<Pacing> {
     const ALLOWED: &str = "0.0000001 to 1000000000";
     let plain = number(ALLOWED, |given| Rate::new(given).ok(), |rate| rate.get());
     let read = move |node: &Node| match &node.value {
-        Value::Text(given) => Ok(one_line(given)?),
+        ConfigValue::Text(given) => Ok(one_line(given)?),
         _ => Ok(Pacing {
             rate: (plain.read)(node)?,
             ratio: None,
         }),
     };
-    Kind::of_parts(
+    ValueKind::of_parts(
         format!("{ALLOWED}, or \"rate,ratio\""),
         read,
         |pacing| match pacing.ratio {
@@ -293,7 +293,7 @@ fn usual_share() -> u32 {
     }
 }
 
-fn namespace() -> Kind<String> {
+fn namespace() -> ValueKind<String> {
     let fits = |given: &str| given.len() <= 64 && is_plain(given, "_-");
     let wrong = (
         "can't be a namespace",
@@ -370,12 +370,12 @@ impl PaceSection {
     }
 
     /// The options that only a pace for callers has.
-    pub(crate) fn marks_of_callers(&self) -> impl Iterator<Item = (&'static str, &Mark)> {
+    pub(crate) fn marks_of_callers(&self) -> impl Iterator<Item = (&'static str, &OptionMark)> {
         let of_callers = |(name, _): &(_, _)| OF_CALLERS.contains(name);
         self.marks().into_iter().filter(of_callers)
     }
 
-    fn marks_of_callers_mut(&mut self) -> impl Iterator<Item = &mut Mark> {
+    fn marks_of_callers_mut(&mut self) -> impl Iterator<Item = &mut OptionMark> {
         let marks = self.marks_mut().into_iter();
         marks.filter_map(|(name, mark)| OF_CALLERS.contains(&name).then_some(mark))
     }

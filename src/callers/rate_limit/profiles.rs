@@ -6,8 +6,8 @@ use super::{Allowance, Profile};
 use crate::options::kind::{check_name, flag, number};
 use crate::options::shown::quoted;
 use crate::options::toml::string;
-use crate::options::tree::{Node, Value};
-use crate::options::{Kind, Mistake, Options, Section, Setting, Toml, options};
+use crate::options::tree::{ConfigValue, Node};
+use crate::options::{Mistake, Options, Section, Setting, Toml, ValueKind, options};
 
 /// Most profiles.
 const PROFILES_MAX: usize = 256;
@@ -104,11 +104,11 @@ impl Profiles {
 
 const TOKENS: &str = "0.000001 to 1000000000";
 
-pub(crate) fn burst() -> Kind<Burst> {
+pub(crate) fn burst() -> ValueKind<Burst> {
     number(TOKENS, |given| Burst::new(given).ok(), |it| it.get())
 }
 
-pub(crate) fn fill() -> Kind<Fill> {
+pub(crate) fn fill() -> ValueKind<Fill> {
     number(TOKENS, |given| Fill::new(given).ok(), |it| it.get())
 }
 
@@ -119,11 +119,11 @@ fn bucket(burst: f64, fill: f64) -> Allowance {
     }
 }
 
-fn profile() -> Kind<Allowance> {
+fn profile() -> ValueKind<Allowance> {
     const FORM: &str = "{ burst = tokens, fill = tokens per second }, or { exempt = true }";
     let read = |node: &Node| {
         let wrong = |cause: String| Err(Mistake::new(cause, format!("write it as {FORM}")).into());
-        let Value::Table(table) = &node.value else {
+        let ConfigValue::Table(table) = &node.value else {
             return wrong(format!("{} is not a table", node.in_words()));
         };
         let mut keys = table.keys();
@@ -144,7 +144,7 @@ fn profile() -> Kind<Allowance> {
             (false, _, None) => wrong("fill is not given".to_owned()),
         }
     };
-    Kind::of_parts(FORM, read, |allowance| match allowance.bucket() {
+    ValueKind::of_parts(FORM, read, |allowance| match allowance.bucket() {
         None => "{ exempt = true }".to_owned(),
         Some((burst, fill)) => format!("{{ burst = {}, fill = {} }}", burst.get(), fill.get()),
     })

@@ -7,13 +7,13 @@ use tidegate_callers::{
 use crate::callers::options::CallerSection;
 use crate::classify::OTHER;
 use crate::options::shown::quoted;
-use crate::options::{Mark, Notes, did_you_mean};
+use crate::options::{Notes, OptionMark, did_you_mean};
 
 use super::super::sections::Sections;
-use super::functions::Functions;
+use super::functions::KnownFunctions;
 use super::rate_limits;
 
-pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
+pub(super) fn check(all: &Sections, functions: &KnownFunctions<'_>, notes: &Notes) {
     for caller in &all.caller {
         if caller.patterns.sound && !caller.patterns.given {
             let cure = "add the clients that belong to it, such as match = { user = \"nova\" }";
@@ -76,7 +76,7 @@ fn are_apart(callers: &[CallerSection], notes: &Notes) {
     let (sections, rows): (Vec<&CallerSection>, Vec<NewCaller>) = rows.unzip();
     for (section, row) in sections.iter().zip(&rows) {
         for mistake in CallerTable::check_static(std::slice::from_ref(row)) {
-            let at: &Mark = match &mistake {
+            let at: &OptionMark = match &mistake {
                 TableError::TooManyGroups { .. } => &section.groups,
                 _ => &section.patterns,
             };
@@ -86,7 +86,7 @@ fn are_apart(callers: &[CallerSection], notes: &Notes) {
     for mistake in CallerTable::check_static(&rows) {
         // The later of the two is the one that is too many.
         let last = |label: &Label| rows.iter().rposition(|row| row.label == *label);
-        let at: Option<&Mark> = match &mistake {
+        let at: Option<&OptionMark> = match &mistake {
             TableError::LabelRepeated(label) => last(label).map(|at| &sections[at].label.mark),
             TableError::PatternShared { other, .. } => {
                 last(other).map(|at| &sections[at].patterns.mark)

@@ -10,9 +10,9 @@ use crate::options::{Notes, did_you_mean};
 
 use super::super::classes::DATABASE;
 use super::super::sections::{Class, Listen, Sections};
-use super::functions::Functions;
+use super::functions::KnownFunctions;
 
-pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
+pub(super) fn check(all: &Sections, functions: &KnownFunctions<'_>, notes: &Notes) {
     are_apart(all, notes);
     functions_are_known(all, functions, notes);
     table_is_there(all, functions, notes);
@@ -50,7 +50,7 @@ fn are_apart(all: &Sections, notes: &Notes) {
     }
 }
 
-fn functions_are_known(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
+fn functions_are_known(all: &Sections, functions: &KnownFunctions<'_>, notes: &Notes) {
     let lists = all
         .classes
         .iter()
@@ -65,7 +65,7 @@ fn functions_are_known(all: &Sections, functions: &Functions<'_>, notes: &Notes)
 }
 
 /// Checks that names of groups of functions are used only with the built-in table.
-fn table_is_there(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
+fn table_is_there(all: &Sections, functions: &KnownFunctions<'_>, notes: &Notes) {
     const CURE: &str = "leave it out, or write kind = \"zvm\" in [backend] if that is true";
     if functions.has_table() {
         return;

@@ -9,7 +9,7 @@ use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 use super::super::coordinate::{Coordinate, SharedSection};
 use super::super::sections::Sections;
-use super::super::shared_limits::{Known, in_metrics, known};
+use super::super::shared_limits::{ShareableLimit, in_metrics, known};
 
 /// Checks options that depend on each other.
 pub(super) fn check(all: &Sections, notes: &Notes) {
@@ -60,7 +60,7 @@ fn unknown(
     shared: &SharedSection,
     given: &str,
     all: &Sections,
-    known: &BTreeMap<String, Known>,
+    known: &BTreeMap<String, ShareableLimit>,
     notes: &Notes,
 ) {
     let of_window = given == "total" || given.starts_with("function:");
@@ -103,9 +103,15 @@ fn unknown(
     notes.error(&shared.limit, cause, cure);
 }
 
-fn safe_fits(shared: &SharedSection, name: &str, number: &Known, safe: f64, notes: &Notes) {
+fn safe_fits(
+    shared: &SharedSection,
+    name: &str,
+    number: &ShareableLimit,
+    safe: f64,
+    notes: &Notes,
+) {
     let name = quoted(name);
-    if matches!(number, Known::Whole(_)) && safe < 1.0 {
+    if matches!(number, ShareableLimit::Whole(_)) && safe < 1.0 {
         let cause = format!("{safe} of {name} is nothing: only whole ones count");
         notes.error(&shared.safe, cause, "give 1 or more");
     }

@@ -7,19 +7,19 @@
 use crate::call::BackendKind;
 use crate::call::sdk::Function;
 use crate::options::shown::quoted;
-use crate::options::{At, Mistake, Notes, did_you_mean};
+use crate::options::{LocatedKey, Mistake, Notes, did_you_mean};
 
 use super::super::sections::Sections;
 
 /// The functions that a call can have.
-pub(super) struct Functions<'a> {
+pub(super) struct KnownFunctions<'a> {
     /// The names; `None` where they are not known, and no name is doubted.
     names: Option<Vec<&'a str>>,
     kind: BackendKind,
     allow_unknown: bool,
 }
 
-impl<'a> Functions<'a> {
+impl<'a> KnownFunctions<'a> {
     /// `table` has the names of the built-in one; an empty one means that they are not known.
     pub(super) fn new(all: &'a Sections, table: &[&'a str]) -> Self {
         let kind = all.backend_kind();
@@ -48,7 +48,7 @@ impl<'a> Functions<'a> {
     }
 
     /// Notes a limit whose function no call can have.
-    pub(super) fn limit(&self, name: &str, at: &At, notes: &Notes) {
+    pub(super) fn limit(&self, name: &str, at: &LocatedKey, notes: &Notes) {
         if self.allow_unknown {
             return;
         }

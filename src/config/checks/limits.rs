@@ -7,15 +7,15 @@ use crate::call::LimitMode;
 use crate::call::sdk::FunctionKind;
 use crate::options::kind::show_duration;
 use crate::options::shown::quoted;
-use crate::options::{Mark, Notes, Setting};
+use crate::options::{Notes, OptionMark, Setting};
 
 use super::super::sections::Sections;
-use super::functions::Functions;
+use super::functions::KnownFunctions;
 
 /// How many calls the real sdkserver works on at once.
 const SDKSERVER_WORKERS: u32 = 64;
 
-pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
+pub(super) fn check(all: &Sections, functions: &KnownFunctions<'_>, notes: &Notes) {
     queue(all, notes);
     windows(&all.limits, notes);
     let per_window = &all.limits.per_window;
@@ -31,7 +31,7 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
 fn observed(all: &Sections, notes: &Notes) {
     let limits = &all.limits;
     let by_itself = &limits.outstanding_mode;
-    let at: &Mark = if by_itself.given {
+    let at: &OptionMark = if by_itself.given {
         by_itself
     } else {
         &limits.mode
@@ -134,7 +134,7 @@ fn windows(limits: &LimitsSection, notes: &Notes) {
 
 /// Only calls that change nothing may share an answer. For a `[[route]]` of the config, the method
 /// decides.
-fn coalesced_are_reads(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
+fn coalesced_are_reads(all: &Sections, functions: &KnownFunctions<'_>, notes: &Notes) {
     let coalesced = &all.coalesce.functions;
     if !coalesced.sound {
         return;
@@ -198,7 +198,7 @@ fn outstanding(all: &Sections, notes: &Notes) {
     if all.backend.socket.said().is_none() {
         return;
     }
-    let (at, at_once): (&Mark, u32) = match outstanding {
+    let (at, at_once): (&OptionMark, u32) = match outstanding {
         0 => (workers_at, workers),
         _ => (setting, allowed),
     };

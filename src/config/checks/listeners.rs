@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use crate::admin::needs_token;
 use crate::call::listener::{ClientAuth, ProxyProtocol, UNIX_MODE};
 use crate::call::{Bind, Protocol, UserFrom};
-use crate::options::{At, Notes, Place};
+use crate::options::{ConfigPlace, LocatedKey, Notes};
 
 use super::super::sections::{Listen, Sections};
 
@@ -26,7 +26,7 @@ pub(super) fn check(all: &Sections, notes: &Notes) {
     if listeners.is_empty() {
         let cure = "add a section: [[listen]], and below it the lines \
                     name = \"nova\" and bind = \"127.0.0.1:8081\"";
-        let at = At::new("listen", &Place::Whole);
+        let at = LocatedKey::new("listen", &ConfigPlace::Whole);
         notes.missing(&at, "there is no listener", cure);
     }
     are_apart(all, listeners, notes);
@@ -46,7 +46,7 @@ fn are_apart(all: &Sections, listeners: &[Listen], notes: &Notes) {
         "give each listener a name of its own",
     );
     super::are_apart(names, what, notes);
-    let mut binds: Vec<(Bind, &At)> = Vec::new();
+    let mut binds: Vec<(Bind, &LocatedKey)> = Vec::new();
     for (bind, at) in all.own_addresses() {
         if let Some((other, earlier)) = binds.iter().find(|(other, _)| collide(&bind, other)) {
             let cause = format!("{bind} overlaps {}, which is {other}", earlier.key);

@@ -7,13 +7,13 @@ use crate::call::costs::Costs;
 use crate::callers::rate_limit::options::{QuotaScope, QuotaSection, WhenAway};
 use crate::callers::settings::QuotaBy;
 use crate::options::shown::quoted;
-use crate::options::{At, Notes};
+use crate::options::{LocatedKey, Notes};
 
 use super::super::sections::Sections;
-use super::functions::Functions;
+use super::functions::KnownFunctions;
 use super::rate_limits::{function_fits, function_is_known};
 
-pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
+pub(super) fn check(all: &Sections, functions: &KnownFunctions<'_>, notes: &Notes) {
     let store = &all.quota_store.store.section;
     match (store.given, all.quotas.first()) {
         (false, Some(first)) => {
@@ -72,7 +72,7 @@ fn base_fits(quota: &QuotaSection, notes: &Notes) {
     }
 }
 
-fn totals_belong(quota: &QuotaSection, functions: &Functions<'_>, notes: &Notes) {
+fn totals_belong(quota: &QuotaSection, functions: &KnownFunctions<'_>, notes: &Notes) {
     let totals = &quota.totals;
     let wrong = |cause: &str, cure: &str| {
         let cause = format!("{cause}: there are no keys with a total of their own");
@@ -173,7 +173,7 @@ fn costs_are_whole(all: &Sections, notes: &Notes) {
     let costs = &all.costs;
     let default = costs.default.value;
     let mut functions = costs.functions.value.iter();
-    let (at, what, cost): (&At, _, _) = if fraction(&default) {
+    let (at, what, cost): (&LocatedKey, _, _) = if fraction(&default) {
         (&costs.default, "a call".to_owned(), default)
     } else if let Some((function, cost)) = functions.find(|(_, cost)| fraction(cost)) {
         (&costs.functions, quoted(function), *cost)

@@ -16,9 +16,9 @@ use crate::options::shown::quoted;
 use crate::options::{Notes, Setting, did_you_mean};
 
 use super::super::sections::Sections;
-use super::functions::Functions;
+use super::functions::KnownFunctions;
 
-pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
+pub(super) fn check(all: &Sections, functions: &KnownFunctions<'_>, notes: &Notes) {
     let costs = all.costs.costs();
     for bucket in &all.buckets {
         has_one_size(bucket, &all.profiles, notes);
@@ -169,7 +169,7 @@ pub(super) fn function_is_known(
     met: Option<&Arc<str>>,
     function: &Setting<Option<Arc<str>>>,
     all: &Sections,
-    functions: &Functions<'_>,
+    functions: &KnownFunctions<'_>,
     notes: &Notes,
 ) {
     let Some(name) = met else {

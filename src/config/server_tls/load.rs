@@ -6,7 +6,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::ServerTlsSection;
 use crate::config::{identity_of, pem_mistake as mistake, read_pem};
 use crate::options::shown::quoted;
-use crate::options::{Mark, Mistake, Notes};
+use crate::options::{Mistake, Notes, OptionMark};
 
 /// The protocols inside TLS, as a server may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl ServerTlsSection {
     /// Reads the files. None inside if there is no TLS; none at all where something is wrong,
     /// which has been noted.
     pub fn load(&self, inside: Inside, notes: &Notes) -> Option<Option<TlsClient>> {
-        let marks: [(_, &Mark); 4] = self.marks().try_into().expect("four options");
+        let marks: [(_, &OptionMark); 4] = self.marks().try_into().expect("four options");
         if marks.iter().any(|(_, mark)| !mark.sound) {
             return None;
         }

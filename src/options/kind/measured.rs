@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use tidegate_runtime::measure::{DURATION, Measure, MeasureError, SIZE};
 
-use super::{Kind, Mistake};
+use super::{Mistake, ValueKind};
 use crate::options::shown::{quoted, shortened};
 use crate::options::toml::string;
-use crate::options::tree::{Node, Value};
+use crate::options::tree::{ConfigValue, Node};
 
 /// A duration with its unit, in whole milliseconds.
-pub fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
+pub fn duration(range: RangeInclusive<Duration>) -> ValueKind<Duration> {
     let range = micros(range.start())..=micros(range.end());
     let kind = measured(&DURATION, MICROS_OF_MS, range);
     kind.map(Duration::from_micros, micros)
 }
 
 /// A size with its unit.
-pub fn size<T>(range: RangeInclusive<u64>) -> Kind<T>
+pub fn size<T>(range: RangeInclusive<u64>) -> ValueKind<T>
 where
     T: Copy + TryFrom<u64> + TryInto<u64> + 'static,
 {
@@ -50,7 +50,7 @@ pub fn show_size(bytes: u64) -> String {
 }
 
 /// A number with a unit that is in a range and a multiple of `step`.
-fn measured(measure: &'static Measure, step: u64, range: RangeInclusive<u64>) -> Kind<u64> {
+fn measured(measure: &'static Measure, step: u64, range: RangeInclusive<u64>) -> ValueKind<u64> {
     let (least, most) = (measure.show(*range.start()), measure.show(*range.end()));
     let words = format!("{least} to {most}");
     let allowed = format!("{}, {words}", measure.name);
@@ -63,10 +63,10 @@ fn measured(measure: &'static Measure, step: u64, range: RangeInclusive<u64>) ->
         .map_or_else(String::new, |it| quoted(it));
     let read = move |node: &Node| {
         let given = match &node.value {
-            Value::Text(text) => text.clone(),
-            Value::Integer(number) => number.to_string(),
+            ConfigValue::Text(text) => text.clone(),
+            ConfigValue::Integer(number) => number.to_string(),
             // A number with a fraction lacks its unit.
-            Value::Other(text) => text.clone(),
+            ConfigValue::Other(text) => text.clone(),
             _ => {
                 let cure = format!("give a number and a unit in quotes, such as {example}");
                 return Err(Mistake::of(node, &format!("not a {}", measure.name), cure));
@@ -105,5 +105,5 @@ fn measured(measure: &'static Measure, step: u64, range: RangeInclusive<u64>) ->
         }
         Ok(amount)
     };
-    Kind::new(allowed, read, |amount| string(&measure.show(*amount)))
+    ValueKind::new(allowed, read, |amount| string(&measure.show(*amount)))
 }

@@ -5,15 +5,15 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tidegate_limits::scheduler::OnExcess;
 
-use super::Report;
+use super::CheckReport;
 use crate::call::LimitMode;
 use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
-use crate::config::{self, Checked, Config, LoadError, Place, Problem, Severity};
+use crate::config::{self, Checked, Config, ConfigPlace, LoadError, Problem, Severity};
 use crate::state;
 
 /// All of it on stdout, as one JSON object.
-pub(super) fn report(path: &Path) -> Report {
+pub(super) fn report(path: &Path) -> CheckReport {
     let file = path.display().to_string();
     let (good, problems, limits) = match config::load(path) {
         Ok(Checked { config, warnings }) => {
@@ -42,7 +42,7 @@ pub(super) fn report(path: &Path) -> Report {
         }
     };
     let report = json!({"file": file, "good": good, "problems": problems, "limits": limits});
-    Report {
+    CheckReport {
         good,
         problems: String::new(),
         settings: format!("{report:#}\n"),
@@ -55,9 +55,9 @@ fn problem(file: &str, problem: &Problem) -> Value {
         Severity::Warning => "warning",
     };
     let (line, column, variable) = match &problem.place {
-        Place::Whole => (None, None, None),
-        Place::File { line, column, .. } => (Some(*line), Some(*column), None),
-        Place::Variable(name) => (None, None, Some(&**name)),
+        ConfigPlace::Whole => (None, None, None),
+        ConfigPlace::File { line, column, .. } => (Some(*line), Some(*column), None),
+        ConfigPlace::Variable(name) => (None, None, Some(&**name)),
     };
     let key = Some(&problem.key).filter(|key| !key.is_empty());
     json!({

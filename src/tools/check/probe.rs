@@ -37,12 +37,12 @@ use self::eyes::Eyes;
 use self::kinds::{
     ADMIN, BACKEND, CONFIG_FILE, CONFIG_MISTAKE, CONFIG_WARNING, LISTENER, STATE_FILE, USER,
 };
-pub use self::kinds::{CHECKS, Finding, Group, Kind, Status};
-use self::shown::Look;
+pub use self::kinds::{CHECKS, CheckKind, CheckStatus, Finding, Group};
+use self::shown::TerminalStyle;
 use self::sidecar::Sidecar;
 use crate::call::Destination;
 use crate::config::descriptors::Descriptors;
-use crate::config::{self, Checked, Config, LoadError, Place, Problem};
+use crate::config::{self, Checked, Config, ConfigPlace, LoadError, Problem};
 use crate::listen::descriptors;
 
 /// The bound of each step of a check: a lookup, a connect, an answer.
@@ -51,7 +51,7 @@ const STEP_MAX: Duration = Duration::from_secs(2);
 const ALL_MAX: Duration = Duration::from_millis(9_300);
 
 /// Arguments of the command, and the folder of the machine to look at.
-pub(super) struct Asked<'a> {
+pub(super) struct ProbeOptions<'a> {
     pub(super) config: &'a Path,
     /// Warnings and failures alone.
     pub(super) quiet: bool,
@@ -63,7 +63,7 @@ pub(super) struct Asked<'a> {
 }
 
 /// Runs the checks: exit code 0 if none failed, 1 otherwise.
-pub(super) fn run(asked: &Asked<'_>) -> ExitCode {
+pub(super) fn run(asked: &ProbeOptions<'_>) -> ExitCode {
     let findings = match Eyes::of(asked.root, asked.user) {
         Ok(eyes) => findings(asked.config, asked.root, &eyes),
         Err(why) => {
@@ -75,10 +75,10 @@ pub(super) fn run(asked: &Asked<'_>) -> ExitCode {
     let text = if asked.json {
         shown::json(asked.config, &findings)
     } else {
-        let look = Look::of_the_terminal(wants_colours(&io::stdout()));
+        let look = TerminalStyle::of_the_terminal(wants_colours(&io::stdout()));
         shown::text(&findings, look, asked.quiet)
     };
-    let code = exit_code(findings.iter().all(|it| it.status != Status::Failed));
+    let code = exit_code(findings.iter().all(|it| it.status != CheckStatus::Failed));
     printed(&text, code)
 }
 
@@ -111,11 +111,11 @@ fn findings(path: &Path, root: &Path, eyes: &Eyes) -> Vec<Finding> {
 }
 
 /// A mistake or a warning about the config.
-fn problem(problem: &Problem, kind: Kind) -> Finding {
+fn problem(problem: &Problem, kind: CheckKind) -> Finding {
     let about = match &problem.place {
-        Place::Whole => "file".to_owned(),
-        Place::File { line, .. } => format!("line {line}"),
-        Place::Variable(name) => name.to_string(),
+        ConfigPlace::Whole => "file".to_owned(),
+        ConfigPlace::File { line, .. } => format!("line {line}"),
+        ConfigPlace::Variable(name) => name.to_string(),
     };
     let is_error = problem.severity == config::Severity::Error;
     let found = match &*problem.key {

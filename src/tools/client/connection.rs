@@ -11,7 +11,7 @@ use tidegate_runtime::ByteStream;
 use tidegate_runtime::command::executor;
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::tools::address::Address;
+use crate::tools::address::AdminAddress;
 
 /// The largest answer.   bytes
 const ANSWER_MAX: usize = 64 << 20;
@@ -20,19 +20,19 @@ const ANSWER_MAX: usize = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 #[error("no answer from {address}: {why}")]
 pub struct NoAnswer {
-    address: Address,
+    address: AdminAddress,
     why: String,
 }
 
 impl NoAnswer {
-    pub(super) fn new(address: Address, why: String) -> Self {
+    pub(super) fn new(address: AdminAddress, why: String) -> Self {
         Self { address, why }
     }
 }
 
 /// The kind of a request to a path.
 #[derive(Clone, Copy, Debug)]
-pub enum Asked<'a> {
+pub enum AdminRequest<'a> {
     /// The state of the path.
     Read,
     /// A change, as JSON.
@@ -43,9 +43,9 @@ pub enum Asked<'a> {
 
 /// Asks a path, and returns the status and the body, if they come within `bound`.
 pub fn answer(
-    address: &Address,
+    address: &AdminAddress,
     path: &str,
-    asked: Asked<'_>,
+    asked: AdminRequest<'_>,
     token: Option<&str>,
     bound: Duration,
 ) -> Result<(u16, Bytes), NoAnswer> {
@@ -73,7 +73,7 @@ pub fn answer(
 pub(super) type Anything = Box<dyn std::error::Error + Send + Sync>;
 
 /// Connects to the socket file, or to the first of the addresses that takes the connection.
-async fn connect(address: &Address) -> Result<Box<dyn ByteStream>, Anything> {
+async fn connect(address: &AdminAddress) -> Result<Box<dyn ByteStream>, Anything> {
     if let Some(file) = address.file() {
         return match UnixStream::connect(file).await {
             Ok(stream) => Ok(Box::new(stream)),
@@ -104,9 +104,9 @@ async fn connect(address: &Address) -> Result<Box<dyn ByteStream>, Anything> {
 }
 
 async fn ask(
-    address: &Address,
+    address: &AdminAddress,
     path: &str,
-    asked: Asked<'_>,
+    asked: AdminRequest<'_>,
     token: Option<&str>,
 ) -> Result<(u16, Bytes), Anything> {
     let response = open(address, path, asked, token).await?;
@@ -117,9 +117,9 @@ async fn ask(
 
 /// Asks, and returns the answer once its head has come.
 pub(super) async fn open(
-    address: &Address,
+    address: &AdminAddress,
     path: &str,
-    asked: Asked<'_>,
+    asked: AdminRequest<'_>,
     token: Option<&str>,
 ) -> Result<http::Response<Incoming>, Anything> {
     let stream = connect(address).await?;
@@ -127,9 +127,9 @@ pub(super) async fn open(
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let (method, body) = match asked {
-        Asked::Read => (http::Method::GET, Bytes::new()),
-        Asked::Change(change) => (http::Method::POST, change.to_string().into()),
-        Asked::Remove => (http::Method::DELETE, Bytes::new()),
+        AdminRequest::Read => (http::Method::GET, Bytes::new()),
+        AdminRequest::Change(change) => (http::Method::POST, change.to_string().into()),
+        AdminRequest::Remove => (http::Method::DELETE, Bytes::new()),
     };
     let is_json = !body.is_empty();
     let mut request = http::Request::builder()

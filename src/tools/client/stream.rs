@@ -9,8 +9,8 @@ use hyper::body::Body;
 use serde_json::Value;
 use tidegate_runtime::command::executor;
 
-use super::connection::{Anything, Asked, NoAnswer, open};
-use crate::tools::address::Address;
+use super::connection::{AdminRequest, Anything, NoAnswer, open};
+use crate::tools::address::AdminAddress;
 
 /// A line comes each second. A connection without one for this time is given up.
 const SILENT: Duration = Duration::from_secs(5);
@@ -18,7 +18,7 @@ const SILENT: Duration = Duration::from_secs(5);
 const LINE_MAX: usize = 4 << 20;
 
 /// How an answer ended.
-pub(super) enum Ended {
+pub(super) enum StreamEnd {
     /// The sidecar, or the reader, ended it.
     Whole,
     /// The sidecar refused the request, with this status and body.
@@ -27,21 +27,21 @@ pub(super) enum Ended {
 
 /// Calls `take` with each line, until one of both sides ends it.
 pub(super) fn follow(
-    address: &Address,
+    address: &AdminAddress,
     path: &str,
     token: Option<&str>,
     take: impl FnMut(Value) -> ControlFlow<()>,
-) -> Result<Ended, NoAnswer> {
+) -> Result<StreamEnd, NoAnswer> {
     let ended = executor(1).map_err(Anything::from);
     let ended = ended.and_then(|runtime| {
         let ended = runtime.block_on(async {
-            let response = in_time(open(address, path, Asked::Read, token)).await??;
+            let response = in_time(open(address, path, AdminRequest::Read, token)).await??;
             let (status, body) = (response.status().as_u16(), response.into_body());
             if status != 200 {
                 let body = Limited::new(body, LINE_MAX).collect();
-                return Ok(Ended::Refused(status, in_time(body).await??.to_bytes()));
+                return Ok(StreamEnd::Refused(status, in_time(body).await??.to_bytes()));
             }
-            lines(body, take).await.map(|()| Ended::Whole)
+            lines(body, take).await.map(|()| StreamEnd::Whole)
         });
         // A resolver that hangs keeps its thread, and this command does not wait for it.
         runtime.shutdown_background();

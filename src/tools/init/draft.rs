@@ -9,7 +9,7 @@ const WIDTH: usize = 96;
 
 /// A value of the config.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum Scalar {
     Number(u64),
     Text(String),
 }
@@ -18,7 +18,7 @@ pub(super) enum Value {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     key: &'static str,
-    value: Value,
+    value: Scalar,
     why: String,
 }
 
@@ -34,7 +34,7 @@ impl Draft {
         &mut self,
         section: &'static str,
         key: &'static str,
-        value: Value,
+        value: Scalar,
         why: impl Into<String>,
     ) {
         let line = Line {
@@ -57,8 +57,8 @@ impl Draft {
             for Line { key, value, why } in lines {
                 comment(&mut text, why);
                 let value = match value {
-                    Value::Number(number) => number.to_string(),
-                    Value::Text(given) => string(given),
+                    Scalar::Number(number) => number.to_string(),
+                    Scalar::Text(given) => string(given),
                 };
                 let _ = writeln!(text, "{key} = {value}");
             }

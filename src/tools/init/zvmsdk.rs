@@ -14,7 +14,7 @@ const VALUE_MAX: usize = 64 << 10;
 const DEFAULTS: &str = "DEFAULT";
 
 /// A section: each key with its line and value.
-type Section = BTreeMap<String, (usize, String)>;
+type IniSection = BTreeMap<String, (usize, String)>;
 
 /// Options of `[sdkserver]`. An option that the file does not have is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,15 +83,15 @@ fn integer(text: &str) -> Option<u32> {
 /// # Errors
 ///
 /// What `configparser` does not accept.
-pub(super) fn sections(text: &str) -> Result<BTreeMap<String, Section>, String> {
+pub(super) fn sections(text: &str) -> Result<BTreeMap<String, IniSection>, String> {
     let raw = raw(text)?;
-    let empty = Section::new();
+    let empty = IniSection::new();
     let defaults = raw.get(DEFAULTS).unwrap_or(&empty);
     let mut filled = BTreeMap::new();
     for (name, own) in raw.iter().filter(|(name, _)| *name != DEFAULTS) {
         let mut all = defaults.clone();
         all.extend(own.iter().map(|(key, value)| (key.clone(), value.clone())));
-        let mut section = Section::new();
+        let mut section = IniSection::new();
         for (key, (line, value)) in &all {
             let value = fill(value, &all, 0)
                 .map_err(|why| format!("line {line}: the value of {key} {why}"))?;
@@ -103,7 +103,7 @@ pub(super) fn sections(text: &str) -> Result<BTreeMap<String, Section>, String> 
 }
 
 /// Fills in `%(name)s`, and reads `%%` as `%`.
-fn fill(value: &str, all: &Section, depth: usize) -> Result<String, String> {
+fn fill(value: &str, all: &IniSection, depth: usize) -> Result<String, String> {
     if depth >= DEPTH_MAX {
         return Err("refers to itself, or to others ten deep".to_owned());
     }
@@ -142,8 +142,8 @@ fn fill(value: &str, all: &Section, depth: usize) -> Result<String, String> {
 }
 
 /// Every section as it stands in the file.
-fn raw(text: &str) -> Result<BTreeMap<String, Section>, String> {
-    let mut all: BTreeMap<String, Section> = BTreeMap::new();
+fn raw(text: &str) -> Result<BTreeMap<String, IniSection>, String> {
+    let mut all: BTreeMap<String, IniSection> = BTreeMap::new();
     let mut current: Option<String> = None;
     let mut key: Option<String> = None;
     let mut indent = 0;
@@ -152,7 +152,7 @@ fn raw(text: &str) -> Result<BTreeMap<String, Section>, String> {
         if value.starts_with(['#', ';']) {
             continue;
         }
-        let open = |all: &mut BTreeMap<String, Section>, more: &str| {
+        let open = |all: &mut BTreeMap<String, IniSection>, more: &str| {
             let section = current.as_ref().and_then(|name| all.get_mut(name));
             let value = section
                 .zip(key.as_ref())

@@ -1,7 +1,7 @@
 //! Every cure that `check` prints is tried: files get slips as people make them, each cure is applied as it says, and
 //! the file has to be better for it.
 
-use tidegate::config::{Place, Problem, Problems, Severity};
+use tidegate::config::{ConfigPlace, Problem, Problems, Severity};
 
 use super::read;
 
@@ -143,8 +143,8 @@ fn slips() -> Vec<Slip> {
 /// The range of bytes of a problem.
 fn range(problem: &Problem) -> Option<(usize, usize)> {
     match problem.place {
-        Place::File { start, end, .. } => Some((start, end)),
-        Place::Whole | Place::Variable(_) => None,
+        ConfigPlace::File { start, end, .. } => Some((start, end)),
+        ConfigPlace::Whole | ConfigPlace::Variable(_) => None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tidegate::config::{self, LoadError, Place, Severity};
+use tidegate::config::{self, ConfigPlace, LoadError, Severity};
 use tidegate::tools;
 
 use super::{EXAMPLE, LEAST, doubted, read, read_with, with, wrong};
@@ -143,7 +143,7 @@ per_window = total:30, guest_list:10
         .iter()
         .filter(|p| p.severity == Severity::Error)
         .map(|p| match p.place {
-            Place::File { line, .. } => line,
+            ConfigPlace::File { line, .. } => line,
             _ => panic!("{}", problems.plain(p)),
         })
         .collect();
@@ -170,7 +170,7 @@ fn a_broken_line_hides_no_other_mistake_and_makes_none_up() {
         let told: Vec<_> = problems
             .iter()
             .filter_map(|p| match p.place {
-                Place::File { line, .. } => Some(line),
+                ConfigPlace::File { line, .. } => Some(line),
                 _ => None,
             })
             .collect();
@@ -357,7 +357,7 @@ fn a_file_full_of_rubbish_is_reported_quickly() {
     assert_eq!(
         problems
             .iter()
-            .filter(|p| matches!(p.place, Place::File { .. }))
+            .filter(|p| matches!(p.place, ConfigPlace::File { .. }))
             .count(),
         1 << 16
     );

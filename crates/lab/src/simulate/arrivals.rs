@@ -10,7 +10,7 @@ use super::setup;
 use super::times::{nanos, time, time_above_zero, times};
 use crate::random::Random;
 use tidegate::admit::Settings;
-use tidegate::options::kind::{Kind, NAME_MAX, choice, integer, line, number};
+use tidegate::options::kind::{NAME_MAX, ValueKind, choice, integer, line, number};
 use tidegate::options::{Notes, Section, options, words};
 
 /// The most calls in one scenario, which bounds its memory and its time.
@@ -79,7 +79,7 @@ impl Tail {
     }
 }
 
-fn tail() -> Kind<Tail> {
+fn tail() -> ValueKind<Tail> {
     let take = |sigma: f64| {
         let fits = (0.0..=10.0).contains(&sigma);
         fits.then(|| Tail((sigma * 1000.0).round() as u32))
@@ -88,7 +88,7 @@ fn tail() -> Kind<Tail> {
 }
 
 /// A rate, as the time between two calls.
-fn gap() -> Kind<Duration> {
+fn gap() -> ValueKind<Duration> {
     let take = |rate: f64| {
         let fits = (0.001..=1_000_000.0).contains(&rate);
         fits.then(|| Duration::from_secs_f64(1.0 / rate))

@@ -10,7 +10,7 @@ use tidegate_backends::{
 };
 
 use super::times::{nanos, time_above_zero};
-use tidegate::options::kind::{Kind, choice, function_name, integer, number, table};
+use tidegate::options::kind::{ValueKind, choice, function_name, integer, number, table};
 use tidegate::options::{Section, options, words};
 
 /// The most steps, and the most functions with weights.
@@ -61,12 +61,12 @@ words! {
     }
 }
 
-fn share() -> Kind<f64> {
+fn share() -> ValueKind<f64> {
     let take = |share: f64| (0.0..=1.0).contains(&share).then_some(share);
     number("0 to 1", take, |share| *share)
 }
 
-fn weights() -> Kind<Vec<(String, f64)>> {
+fn weights() -> ValueKind<Vec<(String, f64)>> {
     let take = |calls: f64| Weighs::new(calls).is_ok().then_some(calls);
     let one = number("0.001 to 1000", take, |calls| *calls);
     let cure = "give functions and their weights, such as { guest_start = 4 }";

@@ -12,7 +12,7 @@ use super::arrivals::Group;
 use super::figures::{Figures, Run, Tally, densest};
 use super::times::time;
 use tidegate::options::kind::{choice, line, number};
-use tidegate::options::{At, Notes, Section, did_you_mean, options, words};
+use tidegate::options::{LocatedKey, Notes, Section, did_you_mean, options, words};
 
 /// A line of `[expect]`.
 #[derive(Clone, Debug)]
@@ -233,7 +233,7 @@ fn span(section: &Section<'_>, groups: &[Group]) -> Span {
 }
 
 /// The index of a group. A name of none is a mistake.
-fn group(name: &str, groups: &[Group], at: &At, notes: &Notes) -> Option<usize> {
+fn group(name: &str, groups: &[Group], at: &LocatedKey, notes: &Notes) -> Option<usize> {
     let index = groups.iter().position(|group| group.name == name);
     if index.is_none() {
         let names: Vec<_> = groups.iter().map(|group| group.name.as_str()).collect();

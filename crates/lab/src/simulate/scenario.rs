@@ -10,7 +10,7 @@ use super::times::time;
 use tidegate::admit::Settings;
 use tidegate::options::kind::{choice, integer, text};
 use tidegate::options::tree::Table;
-use tidegate::options::{Problems, Reading, Section, options, syntax, words};
+use tidegate::options::{ConfigReader, Problems, Section, options, syntax, words};
 
 /// The page that explains every key.
 const PAGE: &str = "docs/how-to/simulate.md";
@@ -92,7 +92,7 @@ pub(super) fn read(origin: &str, file: &str) -> Result<Scenario, Problems> {
     if !parsed.problems.is_empty() {
         return Err(Problems::new(origin, file, parsed.problems));
     }
-    let mut reading = Reading::of_tree(parsed.tree, PAGE);
+    let mut reading = ConfigReader::of_tree(parsed.tree, PAGE);
     let scenario = read_root(&reading.root());
     let problems = reading.problems();
     match scenario {

@@ -7,9 +7,9 @@ use tidegate::admit::Settings;
 use tidegate::call::BackendKind;
 use tidegate::call::sdk::FunctionKind;
 use tidegate::classify::class::{POLLING, USER};
-use tidegate::config::{self, Config, Place, Problem, Severity};
-use tidegate::options::tree::{Node, Table, Value};
-use tidegate::options::{At, Section, did_you_mean, syntax};
+use tidegate::config::{self, Config, ConfigPlace, Problem, Severity};
+use tidegate::options::tree::{ConfigValue, Node, Table};
+use tidegate::options::{LocatedKey, Section, did_you_mean, syntax};
 
 /// Sections that every config needs, although a scenario has no sockets.
 const SOCKETS: &str = "
@@ -79,7 +79,9 @@ pub(super) fn read_reload(
     report_useless(reload, given);
     for (name, node) in given {
         match (config.get_mut(name).map(|it| &mut it.value), &node.value) {
-            (Some(Value::Table(before)), Value::Table(new)) => before.extend(new.clone()),
+            (Some(ConfigValue::Table(before)), ConfigValue::Table(new)) => {
+                before.extend(new.clone())
+            }
             _ => _ = config.insert(name.clone(), node.clone()),
         }
     }
@@ -88,11 +90,13 @@ pub(super) fn read_reload(
 
 /// Reports sections and keys that do nothing in a scenario.
 fn report_useless(section: &Section<'_>, config: &Table) {
-    let error = |key: &str, place: &Place, cure: &str| {
+    let error = |key: &str, place: &ConfigPlace, cure: &str| {
         let key = section.mark().inside(key).key;
         let place = place.clone();
         let cause = "it has no effect in a scenario";
-        section.notes().error(&At { key, place }, cause, cure);
+        section
+            .notes()
+            .error(&LocatedKey { key, place }, cause, cure);
     };
     for (name, node) in config {
         if !SECTIONS.contains(&name.as_str()) {
@@ -116,11 +120,11 @@ fn report_useless(section: &Section<'_>, config: &Table) {
 /// The table that a node is, or the tables of an array.
 fn tables(node: &Node) -> impl Iterator<Item = &Table> {
     let nodes = match &node.value {
-        Value::List(list) => list,
+        ConfigValue::List(list) => list,
         _ => std::slice::from_ref(node),
     };
     nodes.iter().filter_map(|node| match &node.value {
-        Value::Table(table) => Some(table),
+        ConfigValue::Table(table) => Some(table),
         _ => None,
     })
 }
@@ -141,7 +145,7 @@ fn load(section: &Section<'_>, config: &Table) -> Option<Config> {
             for problem in errors.filter(|it| it.severity == Severity::Error) {
                 let Problem { message, cure, .. } = problem;
                 let mut at = section.mark().inside(&problem.key);
-                if problem.place != Place::Whole {
+                if problem.place != ConfigPlace::Whole {
                     at.place = problem.place;
                 }
                 section.notes().error(&at, message, cure);

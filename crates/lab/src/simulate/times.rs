@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tidegate::options::kind::{DAY, Kind, MS, Mistake, all, duration, show_duration};
+use tidegate::options::kind::{DAY, MS, Mistake, ValueKind, all, duration, show_duration};
 use tidegate::options::toml::string;
-use tidegate::options::tree::{Node, Value};
+use tidegate::options::tree::{ConfigValue, Node};
 
 /// A time in a scenario.
-pub(super) fn time() -> Kind<Duration> {
+pub(super) fn time() -> ValueKind<Duration> {
     duration(Duration::ZERO..=30 * DAY)
 }
 
@@ -17,16 +17,16 @@ pub(super) fn nanos(time: Duration) -> u64 {
 }
 
 /// A time above zero.
-pub(super) fn time_above_zero() -> Kind<Duration> {
+pub(super) fn time_above_zero() -> ValueKind<Duration> {
     duration(MS..=30 * DAY)
 }
 
 /// A time, or the shortest and the longest of a range of times.
-pub(super) fn times() -> Kind<(Duration, Duration)> {
+pub(super) fn times() -> ValueKind<(Duration, Duration)> {
     const CURE: &str = "give the shortest and the longest, such as [\"40ms\", \"60ms\"]";
     let read = time().read;
     let read = move |node: &Node| {
-        let Value::List(list) = &node.value else {
+        let ConfigValue::List(list) = &node.value else {
             return read(node).map(|time| (time, time));
         };
         match all(list.iter().map(&read))?[..] {
@@ -36,5 +36,5 @@ pub(super) fn times() -> Kind<(Duration, Duration)> {
         }
     };
     let show = |(min, _): &_| string(&show_duration(*min));
-    Kind::of_parts("a duration, or the shortest and the longest", read, show)
+    ValueKind::of_parts("a duration, or the shortest and the longest", read, show)
 }

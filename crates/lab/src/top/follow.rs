@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use tidegate::tools::client::{ClientError, Target};
+use tidegate::tools::client::{AdminTarget, ClientError};
 
 /// The time between two questions, and before a lost connection is tried again.
 const EVERY: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub(super) enum News {
 
 /// Sends what comes, until there is no reader of it.
 pub(super) fn follow(
-    target: Target,
+    target: AdminTarget,
     mut send: impl FnMut(News) -> ControlFlow<()> + Send + 'static,
 ) {
     thread::spawn(move || {
@@ -38,7 +38,7 @@ pub(super) fn follow(
     });
 }
 
-fn always(target: &Target, send: &mut impl FnMut(News) -> ControlFlow<()>) -> ControlFlow<()> {
+fn always(target: &AdminTarget, send: &mut impl FnMut(News) -> ControlFlow<()>) -> ControlFlow<()> {
     loop {
         if let Ok(series) = target.get("/v1/series?span=10m") {
             send(News::Series(series))?;
@@ -67,7 +67,7 @@ fn always(target: &Target, send: &mut impl FnMut(News) -> ControlFlow<()>) -> Co
 }
 
 /// Asks once a second, for a while.
-fn ask(target: &Target, send: &mut impl FnMut(News) -> ControlFlow<()>) -> ControlFlow<()> {
+fn ask(target: &AdminTarget, send: &mut impl FnMut(News) -> ControlFlow<()>) -> ControlFlow<()> {
     let mut due = Instant::now();
     for _ in 0..QUESTIONS {
         match target.get("/v1/now") {

@@ -5,9 +5,10 @@
 
 use tidegate::options::kind::all;
 use tidegate::options::shown::quoted;
-use tidegate::options::tree::{Node, Table, Value};
+use tidegate::options::tree::{ConfigValue, Node, Table};
 use tidegate::options::{
-    At, Kind, Mistake, Options, Place, Problem, Problems, Reading, Section, options,
+    ConfigPlace, ConfigReader, LocatedKey, Mistake, Options, Problem, Problems, Section, ValueKind,
+    options,
 };
 use tidegate_leases::server::{Catchall, RawAlgorithm, RawKind, RawTemplate, Templates};
 use tidegate_leases::wire::NamedParameter;
@@ -58,7 +59,7 @@ options! {
 pub(super) struct Parameter {
     name: String,
     value: Option<String>,
-    place: Place,
+    place: ConfigPlace,
 }
 
 /// How the name of a key begins that only holds anchors for others. Doorman skips every key that it
@@ -80,17 +81,17 @@ pub fn templates(text: &str, origin: &str) -> Result<Templates, Problems> {
         Err(problem) => return cause(vec![*problem]),
     };
     let (tree, not_a_table) = match parsed.root.value {
-        Value::Table(mut table) => {
+        ConfigValue::Table(mut table) => {
             table.retain(|name, _| !name.starts_with(HOLDER));
             (table, None)
         }
         _ => (Table::new(), Some(parsed.root)),
     };
-    let mut reading = Reading::of_tree(tree, "docs/how-to/leases.md");
+    let mut reading = ConfigReader::of_tree(tree, "docs/how-to/leases.md");
     for (place, name) in parsed.duplicates {
         let key = String::new();
         reading.notes.error(
-            &At { key, place },
+            &LocatedKey { key, place },
             format!("{} stands twice", quoted(&name)),
             "leave one of the two out",
         );
@@ -101,7 +102,7 @@ pub fn templates(text: &str, origin: &str) -> Result<Templates, Problems> {
             let cause = format!("{} stands where the rules belong", root.in_words());
             let cure = "write resources: and below it one \"- identifier_glob: …\" for each";
             reading.notes.error(
-                &At {
+                &LocatedKey {
                     key: String::new(),
                     place,
                 },
@@ -130,7 +131,7 @@ fn text_protobuf(text: &str) -> Option<Problem> {
         rest.is_some_and(|rest| rest.starts_with(['{', '<']) || rest == ": <")
     })?;
     let start: usize = text.split_inclusive('\n').take(at).map(str::len).sum();
-    let place = Place::File {
+    let place = ConfigPlace::File {
         line: at + 1,
         column: 1,
         start,
@@ -160,9 +161,9 @@ fn read(root: &Section<'_>) -> Option<Templates> {
 }
 
 /// A list of tables.
-fn rules_list() -> Kind<()> {
+fn rules_list() -> ValueKind<()> {
     let read = |node: &Node| {
-        let Value::List(list) = &node.value else {
+        let ConfigValue::List(list) = &node.value else {
             let cure = "write one \"- identifier_glob: …\" for each below it";
             return Err(Mistake::new(
                 format!("{} is not a list", node.in_words()),
@@ -171,7 +172,7 @@ fn rules_list() -> Kind<()> {
         };
         match list
             .iter()
-            .find(|item| !matches!(item.value, Value::Table(_)))
+            .find(|item| !matches!(item.value, ConfigValue::Table(_)))
         {
             None => Ok(()),
             Some(item) => {
@@ -181,7 +182,7 @@ fn rules_list() -> Kind<()> {
             }
         }
     };
-    Kind::new("a list of rules", read, |()| String::new())
+    ValueKind::new("a list of rules", read, |()| String::new())
 }
 
 fn template(section: &Section<'_>) -> (RawTemplate, RuleKeys) {
@@ -194,7 +195,7 @@ fn template(section: &Section<'_>) -> (RawTemplate, RuleKeys) {
     let parameters = algorithm.parameters.value.iter().map(|it| {
         let key = format!("{}.{}", algorithm.parameters.key, it.name);
         let place = it.place.clone();
-        keys.note_parameter(&it.name, At { key, place });
+        keys.note_parameter(&it.name, LocatedKey { key, place });
         NamedParameter {
             name: it.name.clone(),
             value: it.value.clone(),
@@ -218,10 +219,12 @@ fn template(section: &Section<'_>) -> (RawTemplate, RuleKeys) {
     (template, keys)
 }
 
-fn kind() -> Kind<RawKind> {
+fn kind() -> ValueKind<RawKind> {
     let read = |node: &Node| match &node.value {
-        Value::Text(name) => Ok(RawKind::Name(name.clone())),
-        Value::Integer(number) => Ok(RawKind::Number(i64::try_from(*number).unwrap_or(i64::MAX))),
+        ConfigValue::Text(name) => Ok(RawKind::Name(name.clone())),
+        ConfigValue::Integer(number) => {
+            Ok(RawKind::Number(i64::try_from(*number).unwrap_or(i64::MAX)))
+        }
         _ => {
             let cause = format!("{} is neither a name nor a number", node.in_words());
             let cure = "give NO_ALGORITHM, STATIC, PROPORTIONAL_SHARE or FAIR_SHARE, or its \
@@ -229,31 +232,31 @@ fn kind() -> Kind<RawKind> {
             Err(Mistake::new(cause, cure))
         }
     };
-    Kind::new("a name or its number", read, |_| String::new())
+    ValueKind::new("a name or its number", read, |_| String::new())
 }
 
-fn seconds() -> Kind<i64> {
+fn seconds() -> ValueKind<i64> {
     let read = |node: &Node| match node.value {
-        Value::Integer(number) => Ok(i64::try_from(number).unwrap_or(i64::MAX)),
+        ConfigValue::Integer(number) => Ok(i64::try_from(number).unwrap_or(i64::MAX)),
         _ => {
             let cause = format!("{} is not a whole number", node.in_words());
             let cure = "give whole seconds, without a unit and without quotes";
             Err(Mistake::new(cause, cure))
         }
     };
-    Kind::new("whole seconds", read, i64::to_string)
+    ValueKind::new("whole seconds", read, i64::to_string)
 }
 
-fn parameters() -> Kind<Vec<Parameter>> {
+fn parameters() -> ValueKind<Vec<Parameter>> {
     const CURE: &str = "write one \"- {name: decay_factor, value: \"0.5\"}\" for each";
     let read = |node: &Node| {
-        let Value::List(list) = &node.value else {
+        let ConfigValue::List(list) = &node.value else {
             return Err(Mistake::new(format!("{} is not a list", node.in_words()), CURE).into());
         };
         all(list.iter().map(|item| {
             let wrong =
                 |cause: String| Err(Mistake::new(cause, CURE).in_part("", &item.place).into());
-            let Value::Table(table) = &item.value else {
+            let ConfigValue::Table(table) = &item.value else {
                 return wrong(format!("{} is no parameter", item.in_words()));
             };
             let mut keys = table.keys();
@@ -265,7 +268,7 @@ fn parameters() -> Kind<Vec<Parameter>> {
             };
             let value = table.get("value").map(|node| match &node.value {
                 // A string on the wire; in a file it is easily written as what it means.
-                Value::Text(text) | Value::Other(text) => text.clone(),
+                ConfigValue::Text(text) | ConfigValue::Other(text) => text.clone(),
                 _ => node.in_words(),
             });
             Ok(Parameter {
@@ -275,5 +278,5 @@ fn parameters() -> Kind<Vec<Parameter>> {
             })
         }))
     };
-    Kind::of_parts("a list of parameters", read, |_| String::new())
+    ValueKind::of_parts("a list of parameters", read, |_| String::new())
 }

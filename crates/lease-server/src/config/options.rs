@@ -15,7 +15,7 @@ use tidegate::options::kind::{
     size, text,
 };
 use tidegate::options::shown::quoted;
-use tidegate::options::{Kind, Mistake, Setting, options, words};
+use tidegate::options::{Mistake, Setting, ValueKind, options, words};
 use tidegate::telemetry::{Format, level};
 use tidegate_leases::book::Split;
 use tidegate_leases::server::{NetworkBounds, RawAlgorithm, RawKind, ServerBounds, Unmatched};
@@ -397,15 +397,15 @@ impl ParametersSection {
     }
 }
 
-pub(super) fn any_number() -> Kind<f64> {
+pub(super) fn any_number() -> ValueKind<f64> {
     number("a number, 0 or more", Some, |number| *number)
 }
 
 /// A time of whole seconds, as the wire has it.
-fn whole_seconds(least: Duration) -> Kind<Duration> {
+fn whole_seconds(least: Duration) -> ValueKind<Duration> {
     let kind = duration(least..=YEAR);
     let (read, show) = (kind.read, kind.show);
-    Kind {
+    ValueKind {
         allowed: format!("{}, whole seconds", kind.allowed),
         read: Box::new(move |node| {
             let length = read(node)?;
@@ -420,7 +420,7 @@ fn whole_seconds(least: Duration) -> Kind<Duration> {
     }
 }
 
-pub(super) fn plain(allowed: &'static str, example: &'static str) -> Kind<String> {
+pub(super) fn plain(allowed: &'static str, example: &'static str) -> ValueKind<String> {
     text(allowed, example, |given| {
         if given.len() > 4_096 {
             return Err(Mistake::new(
@@ -433,7 +433,7 @@ pub(super) fn plain(allowed: &'static str, example: &'static str) -> Kind<String
 }
 
 /// The name of a server.
-fn server_id() -> Kind<String> {
+fn server_id() -> ValueKind<String> {
     text("1 to 256 visible characters", "leases-1:9190", |given| {
         let visible = given.chars().all(|c| !c.is_control() && c != ' ');
         if given.is_empty() || given.len() > 256 || !visible {
@@ -446,7 +446,7 @@ fn server_id() -> Kind<String> {
 }
 
 /// A key of etcd, or a node of ZooKeeper.
-fn key_path() -> Kind<String> {
+fn key_path() -> ValueKind<String> {
     text("a path from /", "/tidegate/leases/master", |given| {
         if !given.starts_with('/') || given.len() < 2 || given.ends_with('/') {
             let cause = format!("{} is no path", quoted(given));
@@ -457,7 +457,7 @@ fn key_path() -> Kind<String> {
     })
 }
 
-fn source() -> Kind<RuleSource> {
+fn source() -> ValueKind<RuleSource> {
     let example = "file:/etc/tidegate/resources.yaml";
     let kind = text("file:PATH or etcd:/KEY", example, |given| {
         if matches!(given, "" | "etcd:" | "file:") || given.contains('\0') {
@@ -480,7 +480,7 @@ fn source() -> Kind<RuleSource> {
     )
 }
 
-fn etcd_endpoints() -> Kind<Vec<etcd::Endpoint>> {
+fn etcd_endpoints() -> ValueKind<Vec<etcd::Endpoint>> {
     const EXAMPLE: &str = "http://127.0.0.1:2379";
     let one = text("http://host:port", EXAMPLE, |given| {
         given.parse().map_err(|_| {
@@ -492,7 +492,7 @@ fn etcd_endpoints() -> Kind<Vec<etcd::Endpoint>> {
     list.described("up to 16 of http://host:port or https://host:port")
 }
 
-fn zookeeper_servers() -> Kind<String> {
+fn zookeeper_servers() -> ValueKind<String> {
     text("host:port,host:port/chroot", "127.0.0.1:2181", |given| {
         let (hosts, _) = given.split_once('/').unwrap_or((given, ""));
         let is_bad = |host: &&str| {

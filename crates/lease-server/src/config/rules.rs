@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::options::{At, Mark, Notes, Options, Place, Section, Setting};
+use tidegate::options::{ConfigPlace, LocatedKey, Notes, OptionMark, Options, Section, Setting};
 use tidegate_leases::server::{Catchall, RawTemplate, TemplateMistake, Templates};
 
 use super::options::{AlgorithmSection, ParametersSection, ResourceSection, RuleSource};
@@ -67,9 +67,9 @@ pub(super) fn checked(
     {
         let at = match template.and_then(|at| keys.get(at)) {
             Some(keys) => keys.find(&key),
-            None => Some(At {
+            None => Some(LocatedKey {
                 key: root.to_owned(),
-                place: Place::Whole,
+                place: ConfigPlace::Whole,
             }),
         };
         if let Some(at) = at {
@@ -86,20 +86,20 @@ pub(super) fn checked(
 
 /// Where the keys of a rule stand, by the names that its mistakes have.
 pub(super) struct RuleKeys {
-    rule: At,
+    rule: LocatedKey,
     /// The place of each key; `None` for a key that could not be read, which has been reported.
-    places: BTreeMap<String, Option<At>>,
+    places: BTreeMap<String, Option<LocatedKey>>,
 }
 
 impl RuleKeys {
-    pub(super) fn of(rule: &Mark) -> Self {
+    pub(super) fn of(rule: &OptionMark) -> Self {
         Self {
             rule: rule.at(),
             places: BTreeMap::new(),
         }
     }
 
-    pub(super) fn note(&mut self, prefix: &str, marks: Vec<(&'static str, &Mark)>) {
+    pub(super) fn note(&mut self, prefix: &str, marks: Vec<(&'static str, &OptionMark)>) {
         for (name, mark) in marks {
             let at = mark.sound.then(|| mark.at());
             self.places.insert(format!("{prefix}{name}"), at);
@@ -107,18 +107,18 @@ impl RuleKeys {
     }
 
     /// Notes one parameter.
-    pub(super) fn note_parameter(&mut self, name: &str, at: At) {
+    pub(super) fn note_parameter(&mut self, name: &str, at: LocatedKey) {
         self.places
             .insert(format!("algorithm.parameters.{name}"), Some(at));
     }
 
     /// Where a key stands, else what it stands in. None if that could not be read.
-    fn find(&self, key: &str) -> Option<At> {
+    fn find(&self, key: &str) -> Option<LocatedKey> {
         let parts = std::iter::successors(Some(key), |key| key.rsplit_once('.').map(|it| it.0));
         let mut found = parts.filter_map(|part| self.places.get(part));
         match found.next() {
             Some(at) => at.clone(),
-            None => Some(At {
+            None => Some(LocatedKey {
                 key: format!("{}.{key}", self.rule.key),
                 place: self.rule.place.clone(),
             }),

@@ -9,8 +9,8 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use tidegate::options::tree::{Node, Table, Value};
-use tidegate::options::{Lines, Place, Problem};
+use tidegate::options::tree::{ConfigValue, Node, Table};
+use tidegate::options::{ConfigPlace, LineIndex, Problem};
 
 /// Complaints whose places are looked up; further ones have none.
 const LOOKED_UP_MAX: usize = 100;
@@ -20,7 +20,7 @@ pub(super) struct YamlDocument {
     /// The whole of it. Its places are numbers; [`locate`] turns them into lines.
     pub(super) root: Node,
     /// Keys that stand twice in one table, as the message about them needs them.
-    pub(super) duplicates: Vec<(Place, String)>,
+    pub(super) duplicates: Vec<(ConfigPlace, String)>,
 }
 
 /// Parses a text.
@@ -41,7 +41,7 @@ pub(super) fn parse(text: &str) -> Result<YamlDocument, Box<Problem>> {
             let message = cause.split(" at line ").next().unwrap_or(&cause);
             let cause = format!("neither YAML nor JSON: {message}");
             let cure = "write it as resources: and below it one \"- identifier_glob: …\" for each";
-            let place = place_of(text, &error).unwrap_or(Place::Whole);
+            let place = place_of(text, &error).unwrap_or(ConfigPlace::Whole);
             Err(Box::new(Problem::error(place, "", cause, cure)))
         }
     }
@@ -50,7 +50,7 @@ pub(super) fn parse(text: &str) -> Result<YamlDocument, Box<Problem>> {
 /// Gives every problem its line.
 pub(super) fn locate(text: &str, problems: &mut [Problem]) {
     for (index, problem) in problems.iter_mut().enumerate() {
-        let Place::File { start: number, .. } = problem.place else {
+        let ConfigPlace::File { start: number, .. } = problem.place else {
             continue;
         };
         problem.place = (index < LOOKED_UP_MAX)
@@ -63,7 +63,7 @@ pub(super) fn locate(text: &str, problems: &mut [Problem]) {
                 place_of(text, &stopped)
             })
             .flatten()
-            .unwrap_or(Place::Whole);
+            .unwrap_or(ConfigPlace::Whole);
     }
 }
 
@@ -72,9 +72,9 @@ fn walk(text: &str, numbers: &ValueCounter) -> Result<Node, serde_yaml_ng::Error
 }
 
 /// The word at which the parser stopped.
-fn place_of(text: &str, error: &serde_yaml_ng::Error) -> Option<Place> {
+fn place_of(text: &str, error: &serde_yaml_ng::Error) -> Option<ConfigPlace> {
     let at = error.location()?;
-    let lines = Lines::of(text);
+    let lines = LineIndex::of(text);
     let number = at.line().clamp(1, text.lines().count().max(1));
     let (start, line) = lines.line(number);
     // Counted in characters.
@@ -91,18 +91,18 @@ fn place_of(text: &str, error: &serde_yaml_ng::Error) -> Option<Place> {
 struct ValueCounter {
     come: Cell<usize>,
     stop: Option<usize>,
-    duplicates: RefCell<Vec<(Place, String)>>,
+    duplicates: RefCell<Vec<(ConfigPlace, String)>>,
 }
 
 impl ValueCounter {
     /// The place that stands for the next value.
-    fn next<E: serde::de::Error>(&self) -> Result<Place, E> {
+    fn next<E: serde::de::Error>(&self) -> Result<ConfigPlace, E> {
         let number = self.come.get();
         self.come.set(number + 1);
         if self.stop == Some(number) {
             return Err(E::custom("here"));
         }
-        Ok(Place::File {
+        Ok(ConfigPlace::File {
             line: number,
             column: 0,
             start: number,
@@ -116,7 +116,7 @@ impl ValueCounter {
 struct NodeSeed<'a>(&'a ValueCounter);
 
 impl NodeSeed<'_> {
-    fn node<E: serde::de::Error>(self, value: Value) -> Result<Node, E> {
+    fn node<E: serde::de::Error>(self, value: ConfigValue) -> Result<Node, E> {
         let place = self.0.next()?;
         Ok(Node::new(place, value))
     }
@@ -138,27 +138,27 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
     }
 
     fn visit_bool<E: serde::de::Error>(self, flag: bool) -> Result<Node, E> {
-        self.node(Value::Boolean(flag))
+        self.node(ConfigValue::Boolean(flag))
     }
 
     fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Node, E> {
-        self.node(Value::Integer(number.into()))
+        self.node(ConfigValue::Integer(number.into()))
     }
 
     fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Node, E> {
-        self.node(Value::Integer(number.into()))
+        self.node(ConfigValue::Integer(number.into()))
     }
 
     fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Node, E> {
-        self.node(Value::Other(number.to_string()))
+        self.node(ConfigValue::Other(number.to_string()))
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Node, E> {
-        self.node(Value::Text(text.to_owned()))
+        self.node(ConfigValue::Text(text.to_owned()))
     }
 
     fn visit_unit<E: serde::de::Error>(self) -> Result<Node, E> {
-        self.node(Value::Other("null".to_owned()))
+        self.node(ConfigValue::Other("null".to_owned()))
     }
 
     fn visit_none<E: serde::de::Error>(self) -> Result<Node, E> {
@@ -166,17 +166,17 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
-        let mut node = self.node(Value::List(Vec::new()))?;
+        let mut node = self.node(ConfigValue::List(Vec::new()))?;
         let mut list = Vec::new();
         while let Some(item) = items.next_element_seed(self)? {
             list.push(item);
         }
-        node.value = Value::List(list);
+        node.value = ConfigValue::List(list);
         Ok(node)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
-        let mut node = self.node(Value::Table(Table::new()))?;
+        let mut node = self.node(ConfigValue::Table(Table::new()))?;
         let mut table = Table::new();
         while let Some(key) = entries.next_key_seed(self)? {
             let Some(name) = key.text().map(str::to_owned) else {
@@ -191,7 +191,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
         if let Some(merged) = table.remove(MERGE) {
             merge(&mut table, merged).map_err(A::Error::custom)?;
         }
-        node.value = Value::Table(table);
+        node.value = ConfigValue::Table(table);
         Ok(node)
     }
 }
@@ -203,13 +203,13 @@ const MERGE: &str = "<<";
 /// that the table has itself stay.
 fn merge(table: &mut Table, merged: Node) -> Result<(), String> {
     match merged.value {
-        Value::Table(others) => {
+        ConfigValue::Table(others) => {
             for (name, value) in others {
                 table.entry(name).or_insert(value);
             }
             Ok(())
         }
-        Value::List(list) => list.into_iter().try_for_each(|one| merge(table, one)),
+        ConfigValue::List(list) => list.into_iter().try_for_each(|one| merge(table, one)),
         _ => Err(format!(
             "{} cannot be merged: write <<: *name, where &name stands before a table of keys",
             merged.in_words()

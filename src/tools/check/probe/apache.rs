@@ -42,7 +42,7 @@ struct Time {
 
 /// Settings in all files of an Apache.
 #[derive(Debug, Default)]
-struct Found {
+struct ApacheSettings {
     /// The main file.
     main: String,
     timeouts: Vec<Time>,
@@ -84,7 +84,13 @@ fn longest_wait(config: &Config) -> Duration {
     classes.fold(admit.max_wait, Duration::max)
 }
 
-fn compare(found: &Found, any: bool, ports: &[u16], wait: Duration, is_old_name: bool) -> Finding {
+fn compare(
+    found: &ApacheSettings,
+    any: bool,
+    ports: &[u16],
+    wait: Duration,
+    is_old_name: bool,
+) -> Finding {
     let Some(shortest) = found.shortest(any, ports) else {
         let found = format!("{} does not lead to this sidecar", found.main);
         return APACHE.skipped("apache", found);
@@ -120,7 +126,7 @@ fn compare(found: &Found, any: bool, ports: &[u16], wait: Duration, is_old_name:
     )
 }
 
-impl Found {
+impl ApacheSettings {
     /// The shortest time of what leads to the sidecar.
     fn shortest(&self, any: bool, ports: &[u16]) -> Option<Time> {
         let least = |times: &[Time]| times.iter().min_by_key(|time| time.length).cloned();
@@ -147,7 +153,7 @@ impl Found {
 }
 
 /// Reads the files of an Apache; none if there is none.
-fn read(root: &Path) -> Option<Found> {
+fn read(root: &Path) -> Option<ApacheSettings> {
     let main = MAIN
         .iter()
         .map(|main| root.join(main))
@@ -155,9 +161,9 @@ fn read(root: &Path) -> Option<Found> {
     let mut reader = Reader {
         root,
         server_root: main.parent()?.to_owned(),
-        found: Found {
+        found: ApacheSettings {
             main: shown(root, &main),
-            ..Found::default()
+            ..ApacheSettings::default()
         },
         files: 0,
     };
@@ -178,7 +184,7 @@ fn shown(root: &Path, path: &Path) -> String {
 struct Reader<'a> {
     root: &'a Path,
     server_root: PathBuf,
-    found: Found,
+    found: ApacheSettings,
     files: usize,
 }
 
@@ -386,9 +392,9 @@ fn port(url: &str) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::check::probe::Status;
+    use crate::tools::check::probe::CheckStatus;
 
-    fn apache(files: &[(&str, &str)]) -> Found {
+    fn apache(files: &[(&str, &str)]) -> ApacheSettings {
         let root = tempfile::tempdir().expect("a folder");
         for (path, text) in files {
             let path = root.path().join(path);
@@ -468,9 +474,9 @@ mod tests {
     fn a_wait_needs_ten_seconds_less_than_apache_gives() {
         let found = apache(&[(DEBIAN, "Timeout 60\n")]);
         let at = |seconds| compare(&found, true, &[], Duration::from_secs(seconds), false);
-        assert_eq!(at(50).status, Status::Ok);
+        assert_eq!(at(50).status, CheckStatus::Ok);
         let finding = at(60);
-        assert_eq!(finding.status, Status::Warning);
+        assert_eq!(finding.status, CheckStatus::Warning);
         assert_eq!(finding.found, "waits 60 s, and a call may wait 60 s here");
         let cure = "set max_wait = \"50s\" or less in [limits], or set Timeout to 70 or more and \
                     reload Apache";

@@ -27,7 +27,7 @@ const HEADERS_MAX: usize = 64;
 
 /// The request that a backend is probed with.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Question {
+enum ProbeRequest {
     /// sdkserver's list of guests, which is in its own database.
     List,
     /// The version of sdkwsgi, which it knows by itself.
@@ -38,7 +38,7 @@ enum Question {
     Connection,
 }
 
-impl Question {
+impl ProbeRequest {
     fn name(self) -> &'static str {
         match self {
             Self::List => LIST.0,
@@ -50,10 +50,10 @@ impl Question {
 }
 
 /// A backend to probe.
-struct Backend<'a> {
+struct ProbedBackend<'a> {
     to: Destination,
     address: &'a Address,
-    question: Question,
+    question: ProbeRequest,
     /// The bound of each step.
     bound: Duration,
 }
@@ -63,11 +63,11 @@ pub(super) async fn check(to: Destination, config: &Config) -> Vec<Finding> {
     let forward = &config.forward;
     let has_table = config.classify.kind.has_table();
     let (remote, question) = match to {
-        Destination::Socket if has_table => (&forward.socket, Question::List),
-        Destination::Http if has_table => (&forward.http, Question::Version),
-        Destination::Http => (&forward.http, Question::Head),
-        Destination::Tcp => (&forward.tcp, Question::Connection),
-        Destination::Socket => (&forward.socket, Question::Connection),
+        Destination::Socket if has_table => (&forward.socket, ProbeRequest::List),
+        Destination::Http if has_table => (&forward.http, ProbeRequest::Version),
+        Destination::Http => (&forward.http, ProbeRequest::Head),
+        Destination::Tcp => (&forward.tcp, ProbeRequest::Connection),
+        Destination::Socket => (&forward.socket, ProbeRequest::Connection),
         Destination::Nowhere => return Vec::new(),
     };
     let Some(Remote { address, .. }) = remote else {
@@ -76,7 +76,7 @@ pub(super) async fn check(to: Destination, config: &Config) -> Vec<Finding> {
     let mut settings = forward.clone();
     let bound = settings.bounds.connect_timeout.min(STEP_MAX);
     settings.bounds.connect_timeout = bound;
-    let backend = Backend {
+    let backend = ProbedBackend {
         to,
         address,
         question,
@@ -113,7 +113,7 @@ enum End {
     Broken(io::Error),
 }
 
-impl Backend<'_> {
+impl ProbedBackend<'_> {
     /// The option with its address.
     fn key(&self) -> String {
         format!("backend.{}", self.to.label())
@@ -186,14 +186,14 @@ impl Backend<'_> {
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
         began: Instant,
     ) -> Vec<Finding> {
-        if self.question == Question::Connection {
+        if self.question == ProbeRequest::Connection {
             let took = in_words(began.elapsed());
             return vec![self.ok(format!("takes a connection in {took}"))];
         }
         let got = self.ask(stream).await;
         let took = began.elapsed();
         match self.question {
-            Question::List => vec![self.list(&got, took)],
+            ProbeRequest::List => vec![self.list(&got, took)],
             _ => self.http(&got, took),
         }
     }
@@ -205,7 +205,7 @@ impl Backend<'_> {
             address => address.to_string(),
         };
         let request = match self.question {
-            Question::List => LIST.1.to_vec(),
+            ProbeRequest::List => LIST.1.to_vec(),
             question => format!(
                 "{} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: tidegate-check\r\nAccept: */*\r\n\
                  Connection: close\r\n\r\n",
@@ -239,11 +239,11 @@ impl Backend<'_> {
     fn is_enough(&self, bytes: &[u8]) -> bool {
         match self.question {
             // It ends with the connection.
-            Question::List => serde_json::from_slice::<Value>(bytes).is_ok() || is_http(bytes),
+            ProbeRequest::List => serde_json::from_slice::<Value>(bytes).is_ok() || is_http(bytes),
             _ if !may_be_http(bytes) => true,
-            question => match Head::read(bytes) {
+            question => match HttpAnswerHead::read(bytes) {
                 // The reason is in the body, which ends with the connection.
-                Some(head) if question == Question::Head => head.status != 400,
+                Some(head) if question == ProbeRequest::Head => head.status != 400,
                 Some(head) => head
                     .length
                     .is_some_and(|length| bytes.len() >= head.size + length),
@@ -292,11 +292,11 @@ impl Backend<'_> {
         } else {
             let is_json = serde_json::from_slice::<Value>(bytes).is_ok();
             let (with, cure) = match self.question {
-                Question::List => (
+                ProbeRequest::List => (
                     "not with JSON",
                     format!("give the address of sdkserver as {key}"),
                 ),
-                Question::Version if is_json => (
+                ProbeRequest::Version if is_json => (
                     "with JSON without HTTP, as sdkserver does",
                     format!("give its address as backend.socket, and that of sdkwsgi as {key}"),
                 ),
@@ -348,7 +348,7 @@ impl Backend<'_> {
     /// Judges the answer of an HTTP server.
     fn http(&self, got: &Got, took: Duration) -> Vec<Finding> {
         let (bytes, question) = (&got.bytes, self.question.name());
-        let head = match Head::read(bytes) {
+        let head = match HttpAnswerHead::read(bytes) {
             Some(head) => head,
             None if bytes.is_empty() => return vec![self.silent(got)],
             None if may_be_http(bytes) && matches!(got.end, End::Late) => {
@@ -367,7 +367,7 @@ impl Backend<'_> {
                 "it is up, and cannot serve this harmless request",
                 "look at the log of the backend, and at what is behind it",
             )
-        } else if self.question == Question::Version && !is_sdkwsgi(&body) {
+        } else if self.question == ProbeRequest::Version && !is_sdkwsgi(&body) {
             self.warning(
                 format!("answers {question} with {status}, and not as sdkwsgi"),
                 "backend.kind is \"zvm\", and sdkwsgi answers GET / with its version",
@@ -414,7 +414,7 @@ fn clock(about: &str, theirs: SystemTime, ours: SystemTime) -> Finding {
 }
 
 /// The beginning of an HTTP answer.
-struct Head {
+struct HttpAnswerHead {
     status: u16,
     date: Option<SystemTime>,
     /// The declared length of the body.   bytes
@@ -423,7 +423,7 @@ struct Head {
     size: usize,
 }
 
-impl Head {
+impl HttpAnswerHead {
     fn read(bytes: &[u8]) -> Option<Self> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut response = httparse::Response::new(&mut headers);
@@ -510,7 +510,7 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::*;
-    use crate::tools::check::probe::Status;
+    use crate::tools::check::probe::CheckStatus;
 
     #[test]
     fn a_clock_may_be_two_seconds_apart() {
@@ -519,10 +519,10 @@ mod tests {
             let finding = clock("http", at(theirs), at(ours));
             assert_eq!((finding.status, &*finding.found), (status, found));
         };
-        check(10, 10, Status::Ok, "within 2 s of this machine's");
-        check(10, 12, Status::Ok, "within 2 s of this machine's");
-        check(10, 20, Status::Warning, "9 s behind this machine's");
-        check(20, 10, Status::Warning, "10 s ahead of this machine's");
+        check(10, 10, CheckStatus::Ok, "within 2 s of this machine's");
+        check(10, 12, CheckStatus::Ok, "within 2 s of this machine's");
+        check(10, 20, CheckStatus::Warning, "9 s behind this machine's");
+        check(20, 10, CheckStatus::Warning, "10 s ahead of this machine's");
     }
 
     #[test]

@@ -93,7 +93,7 @@ mod tests {
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
     use super::*;
-    use crate::tools::check::probe::Status;
+    use crate::tools::check::probe::CheckStatus;
 
     const DAYS: i64 = 24 * 3600;
 
@@ -113,7 +113,13 @@ mod tests {
         params.self_signed(&key).expect("a certificate").pem()
     }
 
-    fn check(path: &Path, is_of_authorities: bool, pems: &[String], status: Status, words: &str) {
+    fn check(
+        path: &Path,
+        is_of_authorities: bool,
+        pems: &[String],
+        status: CheckStatus,
+        words: &str,
+    ) {
         fs::write(path, pems.concat()).expect("written");
         let file = CertificateFile {
             option: "quota_store.ca",
@@ -130,23 +136,28 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a.pem");
         let one = |from, to, status, words| check(&path, false, &[pem(from, to)], status, words);
-        one(-DAYS, 365 * DAYS, Status::Ok, "valid for 365 days");
-        one(-351 * DAYS, 14 * DAYS, Status::Ok, "valid for 14 days");
+        one(-DAYS, 365 * DAYS, CheckStatus::Ok, "valid for 365 days");
+        one(-351 * DAYS, 14 * DAYS, CheckStatus::Ok, "valid for 14 days");
         one(
             -351 * DAYS,
             14 * DAYS - 1,
-            Status::Warning,
+            CheckStatus::Warning,
             "expires in 13 days, on ",
         );
-        one(-DAYS + 3 * 3600, 3 * 3600, Status::Ok, "valid for 3 hours");
+        one(
+            -DAYS + 3 * 3600,
+            3 * 3600,
+            CheckStatus::Ok,
+            "valid for 3 hours",
+        );
         one(
             -DAYS + 2 * 3600,
             2 * 3600,
-            Status::Warning,
+            CheckStatus::Warning,
             "expires in 2 hours",
         );
-        one(-2 * DAYS, -1, Status::Failed, "has expired on ");
-        one(1, DAYS, Status::Failed, "not valid before ");
+        one(-2 * DAYS, -1, CheckStatus::Failed, "has expired on ");
+        one(1, DAYS, CheckStatus::Failed, "not valid before ");
     }
 
     #[test]
@@ -154,13 +165,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a.pem");
         let both = [pem(-DAYS, 365 * DAYS), pem(-100 * DAYS, -1)];
-        check(&path, false, &both, Status::Failed, "has expired");
-        check(&path, true, &both, Status::Ok, "valid for 365 days");
+        check(&path, false, &both, CheckStatus::Failed, "has expired");
+        check(&path, true, &both, CheckStatus::Ok, "valid for 365 days");
         check(
             &path,
             true,
             &["none".to_owned()],
-            Status::Skipped,
+            CheckStatus::Skipped,
             "cannot tell",
         );
     }

@@ -83,25 +83,25 @@ impl Eyes {
     }
 
     /// How to reach the place of the state file.
-    pub(super) fn place_of_state(&self, path: &Path) -> Place {
+    pub(super) fn place_of_state(&self, path: &Path) -> PathAccess {
         let folder = self.0.as_ref().and_then(|_| folder_of_unit(path, STATE));
         let Some(folder) = folder else {
-            return Place::AsItIs;
+            return PathAccess::AsItIs;
         };
         match File::open(&folder) {
-            Ok(open) => Place::Through(Folder {
+            Ok(open) => PathAccess::Through(Folder {
                 open,
                 folder,
                 path: path.to_owned(),
             }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Place::MadeAtTheStart,
-            Err(_) => Place::AsItIs,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => PathAccess::MadeAtTheStart,
+            Err(_) => PathAccess::AsItIs,
         }
     }
 }
 
 /// How to reach a place.
-pub(super) enum Place {
+pub(super) enum PathAccess {
     /// By its path.
     AsItIs,
     /// Through a folder that root has opened.

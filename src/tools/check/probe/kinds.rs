@@ -50,7 +50,7 @@ impl Group {
 
 /// A kind of check. Its name never changes, so programs can rely on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct CheckKind {
     /// Subject of the check.
     pub group: Group,
     /// Name of the check in JSON.
@@ -61,14 +61,14 @@ pub struct Kind {
 
 macro_rules! checks {
     ($($constant:ident = $group:ident $name:literal $page:literal;)*) => {
-        $(pub(super) const $constant: Kind = Kind {
+        $(pub(super) const $constant: CheckKind = CheckKind {
             group: Group::$group,
             name: $name,
             page: $page,
         };)*
 
         /// Every kind of check, in the order in which they are shown.
-        pub const CHECKS: &[Kind] = &[$($constant),*];
+        pub const CHECKS: &[CheckKind] = &[$($constant),*];
     };
 }
 
@@ -97,7 +97,7 @@ checks! {
 
 /// Result of a check, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum CheckStatus {
     /// All is well.
     Ok,
     /// The subject could not be checked here.
@@ -108,7 +108,7 @@ pub enum Status {
     Failed,
 }
 
-impl Status {
+impl CheckStatus {
     /// The word in JSON.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -125,11 +125,11 @@ impl Status {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The check.
-    pub kind: Kind,
+    pub kind: CheckKind,
     /// The listener, server or value that was checked.
     pub about: String,
     /// Result of the check.
-    pub status: Status,
+    pub status: CheckStatus,
     /// Value found.
     pub found: String,
     /// For a warning or a failure: what is wrong.
@@ -138,7 +138,7 @@ pub struct Finding {
     pub cure: Option<String>,
 }
 
-impl Kind {
+impl CheckKind {
     /// Place of this kind among all checks.
     pub(super) fn order(self) -> usize {
         let place = CHECKS.iter().position(|kind| *kind == self);
@@ -146,11 +146,11 @@ impl Kind {
     }
 
     pub(super) fn ok(self, about: impl Into<String>, found: impl Into<String>) -> Finding {
-        self.finding(Status::Ok, about, found)
+        self.finding(CheckStatus::Ok, about, found)
     }
 
     pub(super) fn skipped(self, about: impl Into<String>, found: impl Into<String>) -> Finding {
-        self.finding(Status::Skipped, about, found)
+        self.finding(CheckStatus::Skipped, about, found)
     }
 
     pub(super) fn warning(
@@ -163,7 +163,7 @@ impl Kind {
         Finding {
             cause: Some(cause.into()),
             cure: Some(cure.into()),
-            ..self.finding(Status::Warning, about, found)
+            ..self.finding(CheckStatus::Warning, about, found)
         }
     }
 
@@ -175,14 +175,14 @@ impl Kind {
         cure: impl Into<String>,
     ) -> Finding {
         Finding {
-            status: Status::Failed,
+            status: CheckStatus::Failed,
             ..self.warning(about, found, cause, cure)
         }
     }
 
     fn finding(
         self,
-        status: Status,
+        status: CheckStatus,
         about: impl Into<String>,
         found: impl Into<String>,
     ) -> Finding {

@@ -8,12 +8,12 @@ use super::kinds::LEASE_SERVER;
 use super::{Finding, STEP_MAX, in_words};
 use crate::app::lease_options;
 
-type Answer = (ServerAddress, Result<ReportedRole, Unanswered>);
+type RoleReport = (ServerAddress, Result<ReportedRole, Unanswered>);
 
 /// A finding for each server, and one for a master that only they name.
 pub(super) async fn check(servers: &SharedServers) -> Vec<Finding> {
     let mut answers = ask(servers, servers.addresses.clone()).await;
-    let is_master = |(_, answer): &Answer| *answer == Ok(ReportedRole::Master);
+    let is_master = |(_, answer): &RoleReport| *answer == Ok(ReportedRole::Master);
     if !answers.iter().any(is_master) {
         let named = answers.iter().filter_map(|(_, answer)| match answer {
             Ok(ReportedRole::Other(Some(named))) => named.parse::<ServerAddress>().ok(),
@@ -32,7 +32,7 @@ pub(super) async fn check(servers: &SharedServers) -> Vec<Finding> {
 }
 
 /// Asks all of them at once.
-async fn ask(servers: &SharedServers, addresses: Vec<ServerAddress>) -> Vec<Answer> {
+async fn ask(servers: &SharedServers, addresses: Vec<ServerAddress>) -> Vec<RoleReport> {
     let mut options = lease_options(servers);
     options.request_timeout = options.request_timeout.min(STEP_MAX);
     let mut asking = JoinSet::new();
@@ -51,7 +51,7 @@ async fn ask(servers: &SharedServers, addresses: Vec<ServerAddress>) -> Vec<Answ
         .collect()
 }
 
-fn finding((server, answer): Answer, has_master: bool) -> Finding {
+fn finding((server, answer): RoleReport, has_master: bool) -> Finding {
     let about = server.to_string();
     match answer {
         Ok(ReportedRole::Master) => LEASE_SERVER.ok(about, "is the master, and grants leases"),

@@ -5,7 +5,7 @@ use std::io;
 use super::Finding;
 use super::eyes::Eyes;
 use super::holder;
-use super::kinds::{ADMIN, Kind, LISTENER};
+use super::kinds::{ADMIN, CheckKind, LISTENER};
 use super::sidecar::Sidecar;
 use crate::call::{Bind, Protocol};
 use crate::config::Config;
@@ -24,7 +24,7 @@ pub(super) fn check(config: &Config, sidecar: Option<&Sidecar>, eyes: &Eyes) -> 
             }
             false => "",
         };
-        let place = Place {
+        let place = ProbedAddress {
             kind: LISTENER,
             about: &listener.name,
             key: &format!("listen[{at}].bind"),
@@ -39,7 +39,7 @@ pub(super) fn check(config: &Config, sidecar: Option<&Sidecar>, eyes: &Eyes) -> 
     ];
     for (about, bind) in binds {
         let Some(bind) = bind else { continue };
-        let place = Place {
+        let place = ProbedAddress {
             kind: ADMIN,
             about,
             key: &format!("admin.{about}"),
@@ -51,15 +51,15 @@ pub(super) fn check(config: &Config, sidecar: Option<&Sidecar>, eyes: &Eyes) -> 
 }
 
 /// An address of the config.
-struct Place<'a> {
-    kind: Kind,
+struct ProbedAddress<'a> {
+    kind: CheckKind,
     about: &'a str,
     key: &'a str,
     /// Another cure for an address that is in use; may be empty.
     more: &'a str,
 }
 
-impl Place<'_> {
+impl ProbedAddress<'_> {
     fn check(&self, bind: &Bind, sidecar: Option<&Sidecar>, eyes: &Eyes) -> Finding {
         let Self {
             kind,

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Finding;
-use super::eyes::{Eyes, Place};
+use super::eyes::{Eyes, PathAccess};
 use super::kinds::{CLOCK, CLOCK_SOURCE, DESCRIPTORS, LOCAL_PORTS, SOMAXCONN, STATE_FILE};
 use crate::config::Config;
 use crate::config::descriptors::Descriptors;
@@ -172,9 +172,9 @@ pub(super) fn state_file(config: &Config, eyes: &Eyes) -> Option<Finding> {
     let cure = "give the user that runs `tidegate serve` write access to the directory \
                 (StateDirectory= in systemd), or change callers.state_file";
     let tried = match eyes.place_of_state(path) {
-        Place::AsItIs => eyes.look(|| state::try_writing(path)),
-        Place::Through(folder) => eyes.look(|| folder.try_writing()),
-        Place::MadeAtTheStart => {
+        PathAccess::AsItIs => eyes.look(|| state::try_writing(path)),
+        PathAccess::Through(folder) => eyes.look(|| folder.try_writing()),
+        PathAccess::MadeAtTheStart => {
             let found = format!("{place}: systemd makes its directory at the start");
             return Some(STATE_FILE.ok("state file", found));
         }
@@ -217,13 +217,13 @@ pub(super) fn state_file(config: &Config, eyes: &Eyes) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::check::probe::Status;
+    use crate::tools::check::probe::CheckStatus;
 
     #[test]
     fn a_backlog_beyond_what_the_kernel_keeps_is_a_warning_with_its_cure() {
-        assert_eq!(somaxconn(4096, 4096).status, Status::Ok);
+        assert_eq!(somaxconn(4096, 4096).status, CheckStatus::Ok);
         let small = somaxconn(128, 4096);
-        assert_eq!(small.status, Status::Warning);
+        assert_eq!(small.status, CheckStatus::Warning);
         assert_eq!(small.found, "128, and a listener asks for 4096");
         let cure = small.cure.expect("a cure");
         assert!(
@@ -236,16 +236,16 @@ mod tests {
     fn a_clock_is_as_its_service_left_it() {
         let root = tempfile::tempdir().expect("a folder");
         let machine = Machine::at(root.path());
-        assert_eq!(machine.clock().status, Status::Skipped);
+        assert_eq!(machine.clock().status, CheckStatus::Skipped);
         fs::create_dir_all(root.path().join("run/systemd/timesync")).expect("made");
-        assert_eq!(machine.clock().status, Status::Warning);
+        assert_eq!(machine.clock().status, CheckStatus::Warning);
         fs::write(root.path().join("run/systemd/timesync/synchronized"), "").expect("made");
         assert_eq!(machine.clock().found, "set by systemd-timesyncd");
         let folder = root
             .path()
             .join("sys/devices/system/clocksource/clocksource0");
         fs::create_dir_all(&folder).expect("made");
-        for (source, status) in [("tsc", Status::Ok), ("hpet", Status::Warning)] {
+        for (source, status) in [("tsc", CheckStatus::Ok), ("hpet", CheckStatus::Warning)] {
             fs::write(folder.join("current_clocksource"), format!("{source}\n")).expect("made");
             assert_eq!(machine.clock_source().status, status, "{source}");
         }

@@ -36,10 +36,10 @@ fn with_state(it: &AddressState) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Status;
+    use super::super::CheckStatus;
     use super::*;
 
-    fn check(addresses: &[(&str, bool, Option<&str>)], status: Option<Status>, found: &str) {
+    fn check(addresses: &[(&str, bool, Option<&str>)], status: Option<CheckStatus>, found: &str) {
         let addresses = addresses
             .iter()
             .map(|(address, is_in_use, failure)| AddressState {
@@ -63,7 +63,7 @@ mod tests {
         check(&[], None, "");
         check(
             &[("10.0.0.1:80", true, None), ("10.0.0.2:80", false, None)],
-            Some(Status::Ok),
+            Some(CheckStatus::Ok),
             "sdk.example:80 is 10.0.0.1:80 (in use), 10.0.0.2:80",
         );
         check(
@@ -75,7 +75,7 @@ mod tests {
                 ),
                 ("10.0.0.2:80", true, None),
             ],
-            Some(Status::Warning),
+            Some(CheckStatus::Warning),
             "sdk.example:80 is 10.0.0.1:80 (took no connection within 100 ms), 10.0.0.2:80 (in use)",
         );
         check(
@@ -83,7 +83,7 @@ mod tests {
                 ("[::1]:80", false, Some("refused")),
                 ("127.0.0.1:80", true, None),
             ],
-            Some(Status::Ok),
+            Some(CheckStatus::Ok),
             "sdk.example:80 is [::1]:80 (refused), 127.0.0.1:80 (in use)",
         );
     }

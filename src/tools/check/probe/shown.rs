@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tidegate_runtime::command::{allows_unicode, cleaned};
 
-use super::kinds::{CHECKS, Finding, Status};
+use super::kinds::{CHECKS, CheckStatus, Finding};
 
 /// The width of the checklist.   columns
 const WIDTH: usize = 100;
@@ -14,13 +14,13 @@ const ABOUT_MAX: usize = 22;
 
 /// Characters and colours that the terminal can show.
 #[derive(Clone, Copy)]
-pub(super) struct Look {
+pub(super) struct TerminalStyle {
     /// Only ASCII.
     ascii: bool,
     colours: bool,
 }
 
-impl Look {
+impl TerminalStyle {
     pub(super) fn of_the_terminal(colours: bool) -> Self {
         Self {
             ascii: !allows_unicode(),
@@ -29,13 +29,13 @@ impl Look {
     }
 
     /// The mark and the colour of a status.
-    fn mark(self, status: Status) -> (&'static str, &'static str) {
+    fn mark(self, status: CheckStatus) -> (&'static str, &'static str) {
         let ascii = self.ascii;
         match status {
-            Status::Ok => (if ascii { "+" } else { "√" }, "32"),
-            Status::Skipped => ("-", "2"),
-            Status::Warning => (if ascii { "!" } else { "‼" }, "33"),
-            Status::Failed => (if ascii { "x" } else { "×" }, "1;31"),
+            CheckStatus::Ok => (if ascii { "+" } else { "√" }, "32"),
+            CheckStatus::Skipped => ("-", "2"),
+            CheckStatus::Warning => (if ascii { "!" } else { "‼" }, "33"),
+            CheckStatus::Failed => (if ascii { "x" } else { "×" }, "1;31"),
         }
     }
 
@@ -48,8 +48,8 @@ impl Look {
 }
 
 /// The checklist. If it is quiet, only what is wrong.
-pub(super) fn text(findings: &[Finding], look: Look, quiet: bool) -> String {
-    let is_wrong = |it: &&Finding| matches!(it.status, Status::Warning | Status::Failed);
+pub(super) fn text(findings: &[Finding], look: TerminalStyle, quiet: bool) -> String {
+    let is_wrong = |it: &&Finding| matches!(it.status, CheckStatus::Warning | CheckStatus::Failed);
     let shown: Vec<&Finding> = match quiet {
         true => findings.iter().filter(is_wrong).collect(),
         false => findings.iter().collect(),
@@ -86,7 +86,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn write(&self, finding: &Finding, look: Look, lines: &mut Vec<String>) {
+    fn write(&self, finding: &Finding, look: TerminalStyle, lines: &mut Vec<String>) {
         let clean = |text: &str| cleaned(text, look.ascii);
         let (mark, colour) = look.mark(finding.status);
         let mut about = clean(&finding.about);
@@ -146,12 +146,12 @@ fn wrapped(text: &str, room: usize) -> Vec<String> {
     lines
 }
 
-fn summary(findings: &[Finding], look: Look) -> String {
+fn summary(findings: &[Finding], look: TerminalStyle) -> String {
     let count = |status| findings.iter().filter(|it| it.status == status).count();
-    let (failed, warnings) = (count(Status::Failed), count(Status::Warning));
-    let mut parts = vec![format!("{} ok", count(Status::Ok))];
+    let (failed, warnings) = (count(CheckStatus::Failed), count(CheckStatus::Warning));
+    let mut parts = vec![format!("{} ok", count(CheckStatus::Ok))];
     for (number, word) in [
-        (count(Status::Skipped), "skipped"),
+        (count(CheckStatus::Skipped), "skipped"),
         (warnings, if warnings == 1 { "warning" } else { "warnings" }),
         (failed, "failed"),
     ] {
@@ -160,9 +160,9 @@ fn summary(findings: &[Finding], look: Look) -> String {
         }
     }
     let worst = match (failed, warnings) {
-        (0, 0) => Status::Ok,
-        (0, _) => Status::Warning,
-        _ => Status::Failed,
+        (0, 0) => CheckStatus::Ok,
+        (0, _) => CheckStatus::Warning,
+        _ => CheckStatus::Failed,
     };
     look.painted(&parts.join(", "), look.mark(worst).1)
 }
@@ -179,9 +179,9 @@ pub(super) fn json(file: &Path, findings: &[Finding]) -> String {
     });
     let checks: Vec<Value> = checks.collect();
     let report = json!({
-        "file": file.display().to_string(), "good": count(Status::Failed) == 0,
-        "ok": count(Status::Ok), "warnings": count(Status::Warning),
-        "failed": count(Status::Failed), "skipped": count(Status::Skipped), "checks": checks,
+        "file": file.display().to_string(), "good": count(CheckStatus::Failed) == 0,
+        "ok": count(CheckStatus::Ok), "warnings": count(CheckStatus::Warning),
+        "failed": count(CheckStatus::Failed), "skipped": count(CheckStatus::Skipped), "checks": checks,
     });
     format!("{report:#}\n")
 }
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_line_has_its_width_however_long_its_texts_are() {
-        let look = Look {
+        let look = TerminalStyle {
             ascii: true,
             colours: false,
         };

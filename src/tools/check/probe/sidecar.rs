@@ -8,7 +8,7 @@ use super::holder::Holder;
 use super::kinds::SIDECAR;
 use crate::call::Bind;
 use crate::config::Config;
-use crate::tools::client::{Address, Admin, Asked, answer};
+use crate::tools::client::{Admin, AdminAddress, AdminRequest, answer};
 use crate::tools::runtime_file;
 
 /// The bound of one question to it.
@@ -19,7 +19,7 @@ const NAME: &str = "tidegate";
 /// A running sidecar.
 pub(super) struct Sidecar {
     /// Admin address of the sidecar, if it has one.
-    address: Option<Address>,
+    address: Option<AdminAddress>,
     /// Whether it takes calls, or why not.
     ready: Result<(), String>,
     /// Where it listens, if it says so.
@@ -58,7 +58,7 @@ pub(super) fn find(path: &Path, config: &Config) -> Option<Sidecar> {
         }
     };
     let address = address.reachable();
-    let ask = |path: &str| answer(&address, path, Asked::Read, token.as_deref(), BOUND).ok();
+    let ask = |path: &str| answer(&address, path, AdminRequest::Read, token.as_deref(), BOUND).ok();
     let (status, body) = ask("/readyz")?;
     let ready = match status {
         200 => Ok(()),

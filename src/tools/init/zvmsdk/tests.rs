@@ -132,7 +132,7 @@ for text in json.load(sys.stdin):
         let theirs: Option<BTreeMap<String, BTreeMap<String, String>>> =
             serde_json::from_str(line).expect("JSON");
         let ours = sections(text).ok().map(|all| {
-            let values = |section: Section| {
+            let values = |section: IniSection| {
                 section
                     .into_iter()
                     .map(|(key, (_, value))| (key, value))
