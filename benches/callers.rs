@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::call::{Identity, NoObserver, Origin, Peer, Record, Verdict};
 use tidegate::callers::rate_limit::{Allowance, Rule};
-use tidegate::callers::settings::{Settings, StaticCaller, StaticRateLimit};
+use tidegate::callers::settings::{CallersSettings, StaticCaller, StaticRateLimit};
 use tidegate::callers::{Callers, Meets};
 use tidegate_callers::{Charge, Group, Label, NewCaller, Notes, Pattern, PatternText};
 use tidegate_limits::{Burst, Fill, Timestamp};
@@ -46,7 +46,7 @@ fn main() {
 }
 
 /// Callers with one pattern each. Every tenth is in a group, and all share a rate limit.
-fn settings(patterns: usize) -> Settings {
+fn settings(patterns: usize) -> CallersSettings {
     let name: Arc<str> = "shared".into();
     let allowance = Allowance::Bucket {
         burst: Burst::new(1e6).expect("a burst"),
@@ -73,14 +73,14 @@ fn settings(patterns: usize) -> Settings {
             rate_limit: Some(Arc::clone(&name)),
         }
     });
-    Settings {
+    CallersSettings {
         callers: callers.collect(),
         rate_limits: vec![StaticRateLimit {
             name: Arc::clone(&name),
             rule: Rule::of(allowance),
         }],
         functions: vec!["guest_get_info".into()],
-        ..Settings::default()
+        ..CallersSettings::default()
     }
 }
 

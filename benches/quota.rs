@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::admit::{Admission, Ask, Claimed, Gate, Waits};
 use tidegate::app::App;
-use tidegate::call::claim::Deadline;
+use tidegate::call::claim::ClaimDeadline;
 use tidegate::call::{Destination, Identity, NoObserver, Origin, Peer, Record, Role, Slot as _};
 use tidegate::config;
 use tidegate_limits::call::QuotaKey;
@@ -212,7 +212,7 @@ impl<'a> Load<'a> {
                     bucket: None,
                     quotas: draws.then(|| Arc::clone(user)),
                     settling: None,
-                    deadline: Deadline::Ordinary,
+                    deadline: ClaimDeadline::Ordinary,
                 },
                 class: "none".into(),
                 role: Role::Apart,

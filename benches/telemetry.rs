@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tidegate::app::access::AccessLine;
 use tidegate::app::metrics::Metrics;
-use tidegate::call::claim::{Charged, Counted, Deadline};
+use tidegate::call::claim::{Charged, ClaimDeadline, Counted};
 use tidegate::call::{Claim, Dialect, Identity, NoObserver, Origin, Peer, Record, Verdict};
 use tidegate::telemetry::access::{AccessLog, Look, Written};
 use tidegate::telemetry::calls::Durations;
@@ -66,7 +66,7 @@ fn main() {
             charged: Charged::RateLimit {
                 id: RateLimitId(1),
                 label: "poller".into(),
-                deadline: Deadline::Ordinary,
+                deadline: ClaimDeadline::Ordinary,
             },
             quotas: None,
             settling: None,

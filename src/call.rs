@@ -74,7 +74,8 @@ pub use self::record::{Facts, Rare, Record, Verdict};
 pub use self::refusal::{Reason, Refusal};
 
 pub use self::reply::{
-    Answer, BodyError, ByteStream, ClientLeft, PolledFrame, Reply, ReplyBody, Tunnel, data_bytes,
+    BodyError, BufferedReply, ByteStream, ClientLeft, PolledFrame, Reply, ReplyBody, Tunnel,
+    data_bytes,
 };
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody};
 pub use self::sdk::{ArrayCall, BackendKind};
@@ -154,7 +155,7 @@ words! {
 #[derive(Debug, Default)]
 pub struct Progress {
     admitted: AtomicBool,
-    quota: OnceLock<Box<Quota>>,
+    quota: OnceLock<Box<RateLimitStatus>>,
     record: OnceLock<Arc<Record>>,
 }
 
@@ -194,7 +195,7 @@ impl Progress {
     }
 
     /// Sets what its rate limit has left, after the charge.
-    pub fn charge(&self, quota: Quota) {
+    pub fn charge(&self, quota: RateLimitStatus) {
         // Set once, at the end.
         let _ = self.quota.set(Box::new(quota));
     }
@@ -226,14 +227,14 @@ impl Progress {
 
     /// The rest of the call's rate limit; `None` if it met no rate limit.
     #[must_use]
-    pub fn quota(&self) -> Option<&Quota> {
+    pub fn quota(&self) -> Option<&RateLimitStatus> {
         self.quota.get().map(|quota| &**quota)
     }
 }
 
 /// The state of the call's rate limit, for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub struct RateLimitStatus {
     /// The caller for which it was counted first.
     pub caller: CallerId,
     /// The most whole tokens at once.

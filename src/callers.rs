@@ -33,12 +33,12 @@ use tidegate_limits::call::BucketId;
 use tidegate_limits::scheduler::BucketRule;
 
 pub use self::error::Error;
-use self::functions::Functions;
-use self::quotas::Quotas;
+use self::functions::FunctionNames;
+use self::quotas::ConfiguredQuotas;
 pub use self::rate_limit::{BucketChange, NewRateLimit, RateLimitPatch};
 use self::rate_limit::{MadeBy, Profile, RateLimit};
 pub use self::saved::{Saved, SavedRow};
-pub use self::settings::Settings;
+pub use self::settings::CallersSettings;
 use crate::call::costs::Costs;
 use crate::call::{Identity, LimitMode};
 
@@ -64,11 +64,11 @@ pub struct Changed<T> {
 /// All callers, rate limits and costs.
 #[derive(Clone, Debug)]
 pub struct Callers {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<CallersState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CallersState {
     table: CallerTable,
     /// Kept from call to call, so that a look-up allocates nothing.
     matches: Matches,
@@ -78,12 +78,12 @@ struct State {
     rate_limits: BTreeMap<RateLimitId, RateLimit>,
     rate_limits_made: u32,
     profiles: Vec<Profile>,
-    functions: Functions,
-    quotas: Quotas,
+    functions: FunctionNames,
+    quotas: ConfiguredQuotas,
     costs: Costs,
     cost_model: Arc<CostModel>,
     /// The settings that the config had last, to see what a reload changes.
-    configured: Settings,
+    configured: CallersSettings,
     service_times: ServiceTimes,
     /// Rows forgotten so far.
     evicted: u64,
@@ -136,12 +136,12 @@ impl Callers {
     /// # Errors
     /// If what was kept leaves no room for the callers of the config.
     pub fn start(
-        settings: &Settings,
+        settings: &CallersSettings,
         saved: Option<Saved>,
     ) -> Result<Changed<Self>, Vec<TableError>> {
-        let mut state = State {
+        let mut state = CallersState {
             table: CallerTable::new(settings.table),
-            ..State::default()
+            ..CallersState::default()
         };
         if let Some(saved) = saved {
             state.restore(saved);
@@ -161,18 +161,18 @@ impl Callers {
     /// # Errors
     /// If what was made through the API leaves no room for the callers of the config; then
     /// nothing has changed.
-    pub fn apply(&self, settings: &Settings) -> Result<Changed<()>, Vec<TableError>> {
+    pub fn apply(&self, settings: &CallersSettings) -> Result<Changed<()>, Vec<TableError>> {
         self.recharge(|state| state.apply(settings, When::Later))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CallersState> {
         tidegate_runtime::lock(&self.state)
     }
 
     /// Changes something, and says what the buckets have to follow.
     fn change<T, E>(
         &self,
-        change: impl FnOnce(&mut State) -> Result<T, E>,
+        change: impl FnOnce(&mut CallersState) -> Result<T, E>,
     ) -> Result<Changed<T>, E> {
         let mut state = self.lock();
         let before = state.buckets();
@@ -187,7 +187,7 @@ impl Callers {
     /// Makes a change after which calls may be charged to another bucket.
     fn recharge<T, E>(
         &self,
-        change: impl FnOnce(&mut State) -> Result<T, E>,
+        change: impl FnOnce(&mut CallersState) -> Result<T, E>,
     ) -> Result<Changed<T>, E> {
         let mut changed = self.change(change)?;
         changed.buckets.push(BucketChange::Recharge);
@@ -202,8 +202,8 @@ enum When {
     Later,
 }
 
-impl State {
-    fn apply(&mut self, settings: &Settings, when: When) -> Result<(), Vec<TableError>> {
+impl CallersState {
+    fn apply(&mut self, settings: &CallersSettings, when: When) -> Result<(), Vec<TableError>> {
         // Ids first, since the callers name them; nothing is changed until these are taken.
         let mut made = self.rate_limits_made;
         let limits: Vec<RateLimit> = settings
@@ -257,7 +257,7 @@ impl State {
         for function in &settings.functions {
             self.functions.add(function);
         }
-        self.quotas = Quotas::new(&settings.quotas);
+        self.quotas = ConfiguredQuotas::new(&settings.quotas);
         let is_new = match when {
             // What was kept was given through the API, after the config.
             When::AtStart => self.costs == Costs::default(),

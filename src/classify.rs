@@ -42,7 +42,7 @@ words! {
 
 /// The settings of this stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ClassifierSettings {
     /// The kind of the backend, and with that which table is built in.
     pub kind: BackendKind,
     /// The treatment of paths that are spelled oddly.
@@ -58,7 +58,7 @@ pub struct Settings {
     /// Functions that meet no limit.
     pub exempt: Vec<Arc<str>>,
     /// The rules for classes.
-    pub classes: class::Settings,
+    pub classes: class::ClassSettings,
 }
 
 /// A route whose calls meet no limit.
@@ -72,7 +72,7 @@ pub struct ExemptRoute {
     pub is_built_in: bool,
 }
 
-impl Settings {
+impl ClassifierSettings {
     /// Every route without a limit, the operator's own first.
     #[must_use]
     pub fn exempt_routes(&self) -> Vec<ExemptRoute> {
@@ -250,7 +250,7 @@ impl OwnRoute {
 impl Classifier {
     /// A classifier with the table and the operator's routes and names.
     #[must_use]
-    pub fn new(settings: &Settings) -> Self {
+    pub fn new(settings: &ClassifierSettings) -> Self {
         let routes = settings.routes.iter();
         let routed = routes.clone().filter_map(|route| route.function.as_ref());
         let table = settings.kind.functions().iter();
@@ -490,7 +490,7 @@ mod tests {
     use crate::call::{HttpCall, Identity, Peer};
 
     fn classifier(function: &str) -> Classifier {
-        Classifier::new(&Settings {
+        Classifier::new(&ClassifierSettings {
             kind: BackendKind::Http,
             odd_paths: OddPaths::Refuse,
             routes: vec![Route {
@@ -503,7 +503,7 @@ mod tests {
             has_socket: false,
             has_http: true,
             exempt: Vec::new(),
-            classes: class::Settings::default(),
+            classes: class::ClassSettings::default(),
         })
     }
 

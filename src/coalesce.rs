@@ -36,7 +36,7 @@ use self::key::{Apart, Guest};
 pub use self::store::{CoalesceNow, PayingClient, SharedResult, Wanted};
 use self::store::{Seat, SeatId, SharedCalls, SharedLookup};
 pub use self::upstream::SharedCall;
-pub use self::waiter::Waiter;
+pub use self::waiter::SharedCallWaiter;
 use crate::call::{
     Claim, Destination, Facts, Identity, Message, Observe, Record, Refusal, Rejection, Reply,
     TlsCause,
@@ -49,7 +49,7 @@ use crate::options::{Mistake, ValueKind, options};
 
 options! {
     /// One call to the backend for many identical reads: docs/how-to/coalesce.md.
-    pub struct Section => Settings {
+    pub struct CoalesceSection => CoalesceSettings {
         /// Reads whose identical requests share one call while it is running. Pollers mostly ask for
         /// host_get_info, guest_get_info and guest_list. A function that changes anything is refused.
         functions: Vec<Arc<str>> = distinct(list(64, r#"["host_get_info", "guest_list"]"#, function()))
@@ -108,10 +108,10 @@ fn headers() -> ValueKind<Arc<[HeaderName]>> {
 /// Lets identical reads share a call. Clones share one state.
 #[derive(Clone)]
 pub struct Coalescer {
-    shared: Arc<Shared>,
+    shared: Arc<CoalescerState>,
 }
 
-struct Shared {
+struct CoalescerState {
     clock: Clock,
     /// Whether any function is shared. Readable without the lock.
     on: AtomicBool,
@@ -123,9 +123,9 @@ pub enum Joined {
     /// The answer is already here.
     Kept(Result<Reply, Refusal>),
     /// The read is the first: run the call, and wait for the answer.
-    First(SharedCall, Waiter),
+    First(SharedCall, SharedCallWaiter),
     /// An identical one is under way.
-    Other(Waiter),
+    Other(SharedCallWaiter),
     /// The bounds are reached: the read is sent on its own.
     Alone,
 }
@@ -133,9 +133,9 @@ pub enum Joined {
 impl Coalescer {
     /// A coalescer that shares and keeps no call yet.
     #[must_use]
-    pub fn new(settings: Settings, clock: Clock) -> Self {
+    pub fn new(settings: CoalesceSettings, clock: Clock) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(CoalescerState {
                 clock,
                 on: AtomicBool::new(!settings.functions.is_empty()),
                 store: Mutex::new(SharedCalls::new(settings)),
@@ -145,7 +145,7 @@ impl Coalescer {
 
     /// Takes new settings. Drops kept answers, and lets no read join calls that are under way,
     /// because the backend may be another one.
-    pub fn apply(&self, settings: Settings) {
+    pub fn apply(&self, settings: CoalesceSettings) {
         let on = !settings.functions.is_empty();
         lock(&self.shared.store).apply(settings);
         self.shared.on.store(on, Ordering::Relaxed);
@@ -203,7 +203,7 @@ impl Coalescer {
         let mut store = lock(&self.shared.store);
         let now = self.shared.clock.now();
         let shared = Arc::clone(&self.shared);
-        let waits = move |call, seat, admitted| Waiter {
+        let waits = move |call, seat, admitted| SharedCallWaiter {
             shared,
             call,
             seat,
@@ -257,7 +257,7 @@ impl Coalescer {
 
 /// The observer of a write under way.
 struct Write {
-    shared: Arc<Shared>,
+    shared: Arc<CoalescerState>,
     guest: Option<Guest>,
     observer: Arc<dyn Observe>,
 }
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_observer_of_a_write_forwards_every_method() {
-        let settings = Settings {
+        let settings = CoalesceSettings {
             functions: vec!["guest_list".into()],
             ignored_headers: Arc::default(),
             fresh_for: Duration::ZERO,

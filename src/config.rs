@@ -69,23 +69,23 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Settings of the process and its accept loops.
-    pub listen: crate::listen::Settings,
+    pub listen: crate::listen::ServerSettings,
     /// Settings of the protocols.
-    pub protocol: crate::protocol::Settings,
+    pub protocol: crate::protocol::ClientSettings,
     /// Whether limits may name functions that neither the table nor a route has.
     pub allow_unknown: bool,
     /// Settings of the classifier.
-    pub classify: crate::classify::Settings,
+    pub classify: crate::classify::ClassifierSettings,
     /// Settings of the coalescer.
-    pub coalesce: crate::coalesce::Settings,
+    pub coalesce: crate::coalesce::CoalesceSettings,
     /// Settings of the calls that are handed over.
-    pub tasks: crate::tasks::Settings,
+    pub tasks: crate::tasks::TaskSettings,
     /// Settings of callers, rate limits and costs.
-    pub callers: crate::callers::Settings,
+    pub callers: crate::callers::CallersSettings,
     /// Settings of the gate.
     pub admit: crate::admit::Settings,
     /// Settings of the forwarder.
-    pub forward: crate::forward::Settings,
+    pub forward: crate::forward::ForwarderSettings,
     /// The limits that are shared with other sidecars, and their servers; `None` shares no limit.
     pub coordinate: Option<tidegate_leases::sharing::SharingSettings>,
     /// The quotas that are kept with other sidecars, and where; none keeps none.

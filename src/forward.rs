@@ -3,7 +3,7 @@
 //! From the first byte written, a call belongs to the backend. If its client leaves, the connection to the backend
 //! is closed, or the exchange continues in a task of its own and its slot comes back when the backend is done
 //! ([`OnClientLeft`]). Before that byte nothing has happened, and dropping the exchange leaves no
-//! trace. A call of which no byte was written comes back as [`Unsent`], to wait again. No other
+//! trace. A call of which no byte was written comes back as [`UnsentCall`], to wait again. No other
 //! call is ever sent twice.
 
 mod addresses;
@@ -39,11 +39,11 @@ use tidegate_limits::scheduler::Outcome;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::addresses::{AddressState, NameState};
-use self::backend::{Backend, Backends};
+use self::backend::{BackendHandle, CurrentBackend};
 use self::carry::{Carry, Flagged};
 pub use self::connect::{ConnectError, Resolve, Resolving};
-pub use self::options::{Address, Bounds, Remote};
-pub use self::tls::Tls;
+pub use self::options::{BackendAddress, Bounds, Remote};
+pub use self::tls::BackendTls;
 pub use self::tls_failure::TlsFailure;
 use crate::call::{
     ArrayCall, Destination, Generation, HttpCall, Message, OnClientLeft, Record, Refusal, Reply,
@@ -52,7 +52,7 @@ use crate::call::{
 
 /// The settings of this stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ForwarderSettings {
     /// The sdkserver.
     pub socket: Option<Remote>,
     /// The HTTP backend.
@@ -66,14 +66,14 @@ pub struct Settings {
 }
 
 /// The result of an exchange: the reply or a refusal, or the call if no byte of it left.
-type Exchanged<S> = Result<Result<Reply, Refusal>, Unsent<Message, S>>;
+type Exchanged<S> = Result<Result<Reply, Refusal>, UnsentCall<Message, S>>;
 
 /// A message that can be sent to a backend, with the type of its answer.
 pub trait Forward: Sized + Send + Unpin + 'static {
     /// The backend's answer to this kind of message.
     type Answer: Send;
     /// Future that sends the message.
-    type Sending<S: Slot>: Future<Output = Result<Result<Self::Answer, Refusal>, Unsent<Self, S>>>
+    type Sending<S: Slot>: Future<Output = Result<Result<Self::Answer, Refusal>, UnsentCall<Self, S>>>
         + Send
         + Unpin;
 
@@ -89,7 +89,7 @@ pub trait Forward: Sized + Send + Unpin + 'static {
     /// Sends it, and returns what came back, or itself if no byte of it left.
     ///
     /// # Errors
-    /// [`Unsent`] if the backend could not be reached.
+    /// [`UnsentCall`] if the backend could not be reached.
     fn send<S: Slot>(self, forwarder: &Forwarder, slot: S, record: Arc<Record>)
     -> Self::Sending<S>;
 }
@@ -173,7 +173,7 @@ impl<S: Slot> Future for Sending<S> {
 }
 
 async fn send_array<S: Slot>(
-    backend: Arc<Backend>,
+    backend: Arc<BackendHandle>,
     call: Box<ArrayCall>,
     slot: S,
     record: Arc<Record>,
@@ -187,18 +187,18 @@ async fn send_array<S: Slot>(
             });
             Carry::new(exchange).await
         }
-        Err(cause) => Err(Unsent::new(Message::Socket(call), slot, cause)),
+        Err(cause) => Err(UnsentCall::new(Message::Socket(call), slot, cause)),
     }
 }
 
 /// A client's TCP connection, which is passed on as it is.
 #[derive(Debug)]
-pub struct Connection;
+pub struct TcpConnection;
 
-impl Forward for Connection {
+impl Forward for TcpConnection {
     type Answer = Tunnel;
     type Sending<S: Slot> =
-        Pin<Box<dyn Future<Output = Result<Result<Tunnel, Refusal>, Unsent<Self, S>>> + Send>>;
+        Pin<Box<dyn Future<Output = Result<Result<Tunnel, Refusal>, UnsentCall<Self, S>>> + Send>>;
 
     fn destination(&self) -> Destination {
         Destination::Tcp
@@ -227,7 +227,7 @@ impl Forward for Connection {
                 Ok(link) => {
                     stream::keep_alive(link.tcp());
                     slot.sent();
-                    let slot = Box::new(Held(Some(slot)));
+                    let slot = Box::new(TunnelSlot(Some(slot)));
                     Ok(Ok(Tunnel {
                         link,
                         first: Bytes::new(),
@@ -235,7 +235,7 @@ impl Forward for Connection {
                         record,
                     }))
                 }
-                Err(cause) => Err(Unsent::new(self, slot, cause)),
+                Err(cause) => Err(UnsentCall::new(self, slot, cause)),
             }
         })
     }
@@ -243,7 +243,7 @@ impl Forward for Connection {
 
 /// A call of which no byte was written. It may wait for another turn.
 #[derive(Debug)]
-pub struct Unsent<O, S> {
+pub struct UnsentCall<O, S> {
     /// The call.
     pub outgoing: O,
     /// The slot that the call holds.
@@ -252,7 +252,7 @@ pub struct Unsent<O, S> {
     pub cause: ConnectError,
 }
 
-impl<O, S> Unsent<O, S> {
+impl<O, S> UnsentCall<O, S> {
     fn new(outgoing: O, slot: S, cause: ConnectError) -> Self {
         Self {
             outgoing,
@@ -265,12 +265,12 @@ impl<O, S> Unsent<O, S> {
 /// Sends calls.
 #[derive(Clone)]
 pub struct Forwarder {
-    shared: Arc<Shared>,
+    shared: Arc<ForwarderState>,
 }
 
-struct Shared {
+struct ForwarderState {
     /// In the order of [`Destination::BACKENDS`].
-    backends: [Backends; Destination::BACKENDS.len()],
+    backends: [CurrentBackend; Destination::BACKENDS.len()],
     resolve: Arc<dyn Resolve>,
     retry_reads: AtomicBool,
 }
@@ -278,15 +278,15 @@ struct Shared {
 impl Forwarder {
     /// Opens no connection yet.
     #[must_use]
-    pub fn new(settings: &Settings) -> Self {
+    pub fn new(settings: &ForwarderSettings) -> Self {
         Self::resolving(settings, Arc::new(connect::System))
     }
 
     /// Makes a forwarder with another resolver than the system's.
     #[must_use]
-    pub fn resolving(settings: &Settings, resolve: Arc<dyn Resolve>) -> Self {
+    pub fn resolving(settings: &ForwarderSettings, resolve: Arc<dyn Resolve>) -> Self {
         let forwarder = Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ForwarderState {
                 backends: Default::default(),
                 resolve,
                 retry_reads: AtomicBool::new(settings.retry_reads),
@@ -302,7 +302,7 @@ impl Forwarder {
     /// destinations that lead to another backend from now on: the health of the old one does not
     /// apply to it.
     #[must_use = "the gate has to hear of backends that were moved"]
-    pub fn apply(&self, settings: &Settings) -> Vec<(Destination, Generation)> {
+    pub fn apply(&self, settings: &ForwarderSettings) -> Vec<(Destination, Generation)> {
         let shared = &*self.shared;
         let retry_reads = settings.retry_reads;
         shared.retry_reads.store(retry_reads, Ordering::Relaxed);
@@ -335,7 +335,7 @@ impl Forwarder {
     }
 
     /// The backend of a destination, which the call goes to.
-    fn pick(&self, to: Destination, slot: &mut impl Slot) -> Result<Arc<Backend>, Refusal> {
+    fn pick(&self, to: Destination, slot: &mut impl Slot) -> Result<Arc<BackendHandle>, Refusal> {
         let backend = self.shared.backends[to as usize].pick();
         let backend = backend.ok_or_else(|| Refusal::no_backend(to.label()))?;
         slot.goes_to(backend.generation);
@@ -362,9 +362,9 @@ impl Forwarder {
 }
 
 /// The slot of a tunnel. The connection is the call, so both end together.
-struct Held<S: Slot>(Option<S>);
+struct TunnelSlot<S: Slot>(Option<S>);
 
-impl<S: Slot> Drop for Held<S> {
+impl<S: Slot> Drop for TunnelSlot<S> {
     fn drop(&mut self) {
         if let Some(slot) = self.0.take() {
             slot.finish(Outcome::Served);

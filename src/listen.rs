@@ -52,7 +52,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 options! {
     /// The process: threads, connections, and how it ends.
-    pub struct ServerSection => Settings + {
+    pub struct ServerSection => ServerSettings + {
         /// The listeners, at least one.
         listeners: Vec<Listener>,
     } {

@@ -24,8 +24,8 @@ use crate::call::{
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
-use crate::coalesce::{Coalescer, Joined, Key, SharedCall, SharedResult, Waiter};
-use crate::forward::{ConnectError, Connection, Forward, Forwarder, Unsent};
+use crate::coalesce::{Coalescer, Joined, Key, SharedCall, SharedCallWaiter, SharedResult};
+use crate::forward::{ConnectError, Forward, Forwarder, TcpConnection, UnsentCall};
 use crate::tasks::{Preference, Tasks};
 
 /// How long a call keeps its turn after we lacked a descriptor, port or memory, before it asks
@@ -87,7 +87,7 @@ impl Future for Served<'_> {
 
 /// A connection that asks for a tunnel, until it has one.
 struct TunnelCall<'a> {
-    run: Run<'a, Progress, Connection>,
+    run: Run<'a, Progress, TcpConnection>,
 }
 
 impl Future for TunnelCall<'_> {
@@ -129,7 +129,7 @@ impl Serve for Pipeline {
         let record = Record::of(facts, Arc::clone(&self.observer));
         let record = progress.begins(record);
         TunnelCall {
-            run: self.run(ask, Connection, progress, record),
+            run: self.run(ask, TcpConnection, progress, record),
         }
     }
 
@@ -157,9 +157,9 @@ enum SharedRole {
     /// No part: an answer is kept.
     Answered(Box<Result<Reply, Refusal>>),
     /// The client's request is the one that is sent, and it gets the answer, whatever it is.
-    First(Waiter),
+    First(SharedCallWaiter),
     /// The client's own request is kept, in case the answer is not for all.
-    Other(Waiter, Ask, Message),
+    Other(SharedCallWaiter, Ask, Message),
     /// No part: there is no room.
     Alone(Ask, Message),
 }
@@ -407,7 +407,7 @@ impl Pipeline {
         let sending = outgoing.send(&self.forwarder, permit, Arc::clone(&second));
         match sending.await {
             Ok(reply) => reply.inspect_err(|refusal| second.refuse(refusal)),
-            Err(Unsent { slot, cause, .. }) => {
+            Err(UnsentCall { slot, cause, .. }) => {
                 // What stays is the refusal of the first.
                 let _ = self.without_tls(&cause, destination);
                 // The gate is informed, and the call leaves the queue again at once.
@@ -430,7 +430,7 @@ impl Pipeline {
     /// twice.
     async fn try_again<P: Clients, O: Forward>(
         &self,
-        mut unsent: Unsent<O, Permit>,
+        mut unsent: UnsentCall<O, Permit>,
         clients: &P,
         record: &Arc<Record>,
     ) -> Result<O::Answer, Refusal> {

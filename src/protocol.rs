@@ -53,7 +53,7 @@ const LAST_REQUEST: Duration = Duration::from_millis(100);
 
 options! {
     /// Connections and requests of clients.
-    pub struct ClientSection => Settings + {
+    pub struct ClientSection => ClientSettings + {
         /// The proxies that are trusted to name their clients.
         trusted_proxies: TrustedProxies,
         /// The kind of the backend: only a z/VM SDK server takes the socket protocol's array over HTTP.
@@ -179,7 +179,7 @@ pub struct Conversation<S> {
     /// Answers the requests.
     pub serve: S,
     /// The settings that these connections began with.
-    pub settings: Settings,
+    pub settings: ClientSettings,
     /// Tells the time.
     pub clock: Clock,
     /// Set when the proxy goes down: finish what is under way, begin nothing.

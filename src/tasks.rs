@@ -33,18 +33,18 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-pub use self::answer::{Unread, read};
+pub use self::answer::{KeepError, read};
 use self::id::Ids;
 pub use self::id::{NoTaskId, TaskId};
 pub use self::prefer::Preference;
-use self::store::{Entry, Phase, TaskTable};
-use crate::call::{Answer, Identity, Peer, Refusal};
+use self::store::{Phase, TaskEntry, TaskTable};
+use crate::call::{BufferedReply, Identity, Peer, Refusal};
 use crate::options::kind::{DAY, GIB, KIB, SECOND, duration, flag, integer, size};
 use crate::options::options;
 
 options! {
     /// Calls that clients hand over with "Prefer: respond-async" and come back for: docs/how-to/tasks.md.
-    pub struct Section => Settings {
+    pub struct TasksSection => TaskSettings {
         /// Whether calls can be handed over. Tidegate then answers /v1/tasks itself. The z/VM SDK has
         /// no such path. A reload is enough to switch it.
         enabled: bool = flag().or(false);
@@ -70,7 +70,7 @@ options! {
     }
 }
 
-impl Copy for Settings {}
+impl Copy for TaskSettings {}
 
 /// The visible state of a call under way.
 pub trait Watch: Send + Sync + 'static {
@@ -136,18 +136,18 @@ pub struct Task {
     /// The watch on its call, until the call has ended.
     pub watch: Option<Arc<dyn Watch>>,
     /// The state of the task.
-    pub state: State,
+    pub state: TaskState,
 }
 
 /// The state of a task.
 #[derive(Clone, Debug)]
-pub enum State {
+pub enum TaskState {
     /// The call waits for its turn.
     Waiting,
     /// The call is past the gate.
     Running,
     /// The call has ended, with this answer.
-    Done(Arc<Answer>),
+    Done(Arc<BufferedReply>),
     /// The call has ended, and its answer had no room.
     NotKept {
         /// The size of the part of the answer that was read.
@@ -159,7 +159,7 @@ pub enum State {
     Failed,
 }
 
-impl State {
+impl TaskState {
     /// The word for clients.
     #[must_use]
     pub fn label(&self) -> &'static str {
@@ -227,12 +227,12 @@ pub struct TasksNow {
     /// Bytes of the requests of tasks under way, and of answers.
     pub bytes: usize,
     /// The ends of all tasks so far.
-    pub counted: Ended,
+    pub counted: EndedTaskCounts,
 }
 
 /// How many tasks have ended since the start, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedTaskCounts {
     /// With an answer that was kept.
     pub answered: u64,
     /// With an answer without room.
@@ -245,9 +245,9 @@ pub struct Ended {
 
 /// The tasks of a process. Clones share one state.
 #[derive(Clone)]
-pub struct Tasks(Arc<Inner>);
+pub struct Tasks(Arc<TaskStore>);
 
-struct Inner {
+struct TaskStore {
     clock: Clock,
     ids: Ids,
     futures: TaskTracker,
@@ -259,9 +259,9 @@ struct Inner {
 impl Tasks {
     /// No tasks.
     #[must_use]
-    pub fn new(settings: Settings, clock: Clock) -> Self {
+    pub fn new(settings: TaskSettings, clock: Clock) -> Self {
         let mut entropy: StdRng = rand::make_rng();
-        Self(Arc::new(Inner {
+        Self(Arc::new(TaskStore {
             clock,
             ids: Ids::new(entropy.random::<u64>().max(1)),
             futures: TaskTracker::new(),
@@ -271,7 +271,7 @@ impl Tasks {
     }
 
     /// Takes other bounds. Tasks beyond them stay until they expire, by the new time to live.
-    pub fn apply(&self, settings: Settings) {
+    pub fn apply(&self, settings: TaskSettings) {
         self.0.lock().settings = settings;
         self.0.enabled.store(settings.enabled, Ordering::Relaxed);
     }
@@ -299,7 +299,7 @@ impl Tasks {
         work: impl FnOnce(Room) -> F + Send + 'static,
     ) -> Result<Submitted, NotTaken>
     where
-        F: Future<Output = Result<Answer, NotKept>> + Send + 'static,
+        F: Future<Output = Result<BufferedReply, NotKept>> + Send + 'static,
     {
         let inner = &self.0;
         let (begun, has_begun) = oneshot::channel();
@@ -341,7 +341,7 @@ impl Tasks {
     /// [`Missing`] if the owner has no such task.
     pub fn get(&self, owner: &Owner, id: TaskId) -> Result<Task, Missing> {
         let store = self.0.swept();
-        self.0.find(&store, owner, id).map(Entry::task)
+        self.0.find(&store, owner, id).map(TaskEntry::task)
     }
 
     /// Takes a task of an owner. An ended task is removed.
@@ -387,7 +387,7 @@ impl Tasks {
                 return Ok(None);
             }
         };
-        store.end(now, id.random, State::Cancelled);
+        store.end(now, id.random, TaskState::Cancelled);
         drop(store);
         // Not under the lock, because dropping the future may end the task.
         if let Some(future) = future {
@@ -403,7 +403,7 @@ impl Tasks {
         let entries = store.entries.values();
         let mut tasks: Vec<Task> = entries
             .filter(|entry| entry.of.owner == *owner)
-            .map(Entry::task)
+            .map(TaskEntry::task)
             .collect();
         tasks.sort_unstable_by_key(|task| (task.submitted, task.id.random));
         tasks
@@ -420,8 +420,8 @@ impl Tasks {
         };
         for entry in store.entries.values() {
             match entry.task().state {
-                State::Waiting => found.waiting += 1,
-                State::Running => found.running += 1,
+                TaskState::Waiting => found.waiting += 1,
+                TaskState::Running => found.running += 1,
                 _ => found.ended += 1,
             }
         }
@@ -441,7 +441,7 @@ impl Tasks {
     }
 }
 
-impl Inner {
+impl TaskStore {
     fn lock(&self) -> MutexGuard<'_, TaskTable> {
         lock(&self.store)
     }
@@ -488,7 +488,7 @@ impl Inner {
         store: &'a TaskTable,
         owner: &Owner,
         id: TaskId,
-    ) -> Result<&'a Entry, Missing> {
+    ) -> Result<&'a TaskEntry, Missing> {
         self.ids.check(id)?;
         match store.entries.get(&id.random) {
             Some(entry) if entry.of.owner == *owner => Ok(entry),
@@ -522,7 +522,7 @@ impl Submitted {
 
 /// Where a task stores its answer.
 pub struct Room {
-    inner: Arc<Inner>,
+    inner: Arc<TaskStore>,
     id: TaskId,
 }
 
@@ -536,7 +536,7 @@ impl Room {
 
 /// Ends a task when its future ends, for any reason.
 struct Ending {
-    inner: Arc<Inner>,
+    inner: Arc<TaskStore>,
     id: TaskId,
     // The rest is dropped after the task has ended.
     begun: Option<oneshot::Sender<()>>,
@@ -553,12 +553,12 @@ impl Ending {
         }
     }
 
-    fn with(self, answer: Result<Answer, NotKept>) {
+    fn with(self, answer: Result<BufferedReply, NotKept>) {
         let mut store = self.inner.lock();
         let now = self.inner.clock.now();
         match answer {
             Ok(answer) => store.end_with(now, self.id.random, answer),
-            Err(NotKept { bytes }) => store.end(now, self.id.random, State::NotKept { bytes }),
+            Err(NotKept { bytes }) => store.end(now, self.id.random, TaskState::NotKept { bytes }),
         }
     }
 }
@@ -569,7 +569,7 @@ impl Drop for Ending {
     fn drop(&mut self) {
         let mut store = self.inner.lock();
         let now = self.inner.clock.now();
-        store.end(now, self.id.random, State::Failed);
+        store.end(now, self.id.random, TaskState::Failed);
     }
 }
 

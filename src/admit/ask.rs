@@ -56,7 +56,7 @@ pub struct Claimed {
     /// How it is settled after the backend is done, if at all.
     pub settling: Option<Settling>,
     /// How long its rate limit lets it wait; without a setting, its class decides.
-    pub deadline: claim::Deadline,
+    pub deadline: claim::ClaimDeadline,
 }
 
 impl Claimed {

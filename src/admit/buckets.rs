@@ -16,7 +16,7 @@ use super::journal::SchedulerEvent;
 use super::lock::{GateState, Waiter};
 use crate::call::claim::Charged;
 use crate::call::steps::StepKind;
-use crate::call::{Identity, LimitMode, Quota, Record};
+use crate::call::{Identity, LimitMode, RateLimitStatus, Record};
 
 impl Gate {
     /// Makes the bucket of a rate limit, or changes it in place: its tokens and waiting calls are
@@ -125,13 +125,13 @@ impl Gate {
 
     /// The rest of a bucket, for the charged caller; `None` if it delays no call.
     #[must_use]
-    pub fn quota(&self, id: BucketId, caller: CallerId) -> Option<Quota> {
+    pub fn quota(&self, id: BucketId, caller: CallerId) -> Option<RateLimitStatus> {
         let now = |state: &mut GateState, now| state.calls().bucket_now(now, id);
         let BucketNow { rule, tokens, .. } = self.lock.look(now)?;
         let most = rule.limit.most();
         let reset = (most - tokens) / rule.limit.per_second();
         let reset = Duration::try_from_secs_f64(reset.max(0.0));
-        Some(Quota {
+        Some(RateLimitStatus {
             caller,
             // A conversion to an integer saturates: a debt becomes 0.
             limit: most as u64,

@@ -489,8 +489,8 @@ impl GateState {
     pub(super) fn deadline(&self, class: Class, ask: &Ask, now: Timestamp) -> Option<Timestamp> {
         let own = self.classes[class.0 as usize].deadline;
         let deadline = match (ask.claimed.deadline, own, ask.waits) {
-            (claim::Deadline::None, _, _) | (_, Deadline::Ordinary, Waits::NoClient) => None,
-            (claim::Deadline::Ordinary, own, _) => own.of(self.max_wait, ask.arrived, now),
+            (claim::ClaimDeadline::None, _, _) | (_, Deadline::Ordinary, Waits::NoClient) => None,
+            (claim::ClaimDeadline::Ordinary, own, _) => own.of(self.max_wait, ask.arrived, now),
         };
         deadline.map(|deadline| self.acts.extended(deadline, now))
     }

@@ -19,7 +19,7 @@ pub const QUOTA_KEY_BYTES_MAX: usize = TEXT_BYTES_MAX;
 words! {
     /// How long a call may wait.
     #[derive(Default, Hash)]
-    pub enum Deadline {
+    pub enum ClaimDeadline {
         /// As long as any other.
         #[default]
         Ordinary = "ordinary",
@@ -43,7 +43,7 @@ pub enum Charged {
         /// The label of the rate limit.
         label: Arc<str>,
         /// How long the call may wait.
-        deadline: Deadline,
+        deadline: ClaimDeadline,
     },
 }
 
@@ -140,10 +140,10 @@ impl Claim {
 
     /// How long the call may wait.
     #[must_use]
-    pub fn deadline(&self) -> Deadline {
+    pub fn deadline(&self) -> ClaimDeadline {
         match &self.charged {
             Charged::RateLimit { deadline, .. } => *deadline,
-            Charged::Nothing | Charged::Exempt(_) => Deadline::Ordinary,
+            Charged::Nothing | Charged::Exempt(_) => ClaimDeadline::Ordinary,
         }
     }
 }

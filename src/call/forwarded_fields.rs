@@ -98,7 +98,7 @@ pub enum FieldAction {
 pub struct ForwardedFields {
     /// In the order of [`ForwardedField::ALL`].
     actions: [FieldAction; ForwardedField::ALL.len()],
-    client: Address,
+    client: AddressText,
     is_tls: bool,
 }
 
@@ -115,7 +115,7 @@ impl ForwardedFields {
         changes.then(|| {
             Arc::new(Self {
                 actions,
-                client: Address::new(client),
+                client: AddressText::new(client),
                 is_tls,
             })
         })
@@ -263,12 +263,12 @@ fn write_token_or_quoted(value: &[u8], into: &mut Vec<u8>) {
 
 /// The text of an address, or of none. It takes no memory of its own, because every connection has one.
 #[derive(Debug, PartialEq, Eq)]
-struct Address {
+struct AddressText {
     text: [u8; ADDRESS_BYTES_MAX],
     length: u8,
 }
 
-impl Address {
+impl AddressText {
     fn new(address: Option<IpAddr>) -> Self {
         let mut new = Self {
             text: [0; ADDRESS_BYTES_MAX],
@@ -285,7 +285,7 @@ impl Address {
     }
 }
 
-impl std::fmt::Write for Address {
+impl std::fmt::Write for AddressText {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let begin = usize::from(self.length);
         let end = begin + text.len();
@@ -488,7 +488,7 @@ mod tests {
         let ones = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
         for address in [ones, "::ffff:255.255.255.255", "255.255.255.255", "::"] {
             let address: IpAddr = address.parse().expect("an address");
-            let text = Address::new(Some(address));
+            let text = AddressText::new(Some(address));
             assert_eq!(text.text(), address.to_string().as_bytes());
         }
     }

@@ -38,7 +38,7 @@ pub struct Identity {
     /// `Originator`, on HTTP.
     pub originator: Option<Arc<str>>,
     /// The fields that count as absent.
-    pub unusable: Fields,
+    pub unusable: IdentityFields,
 }
 
 impl Identity {
@@ -64,7 +64,7 @@ impl Identity {
             user: None,
             user_agent: None,
             originator: None,
-            unusable: Fields::default(),
+            unusable: IdentityFields::default(),
         }
     }
 }
@@ -123,9 +123,9 @@ impl Field {
 
 /// Some of the fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Fields(u8);
+pub struct IdentityFields(u8);
 
-impl Fields {
+impl IdentityFields {
     /// Adds one.
     pub fn add(&mut self, field: Field) {
         self.0 |= field.bit();
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn fields_are_a_set() {
-        let mut fields = Fields::default();
+        let mut fields = IdentityFields::default();
         assert!(fields.is_empty());
         fields.add(Field::Originator);
         fields.add(Field::User);

@@ -19,14 +19,14 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_util::io::poll_read_buf;
 
-pub(crate) use self::secured::Secured;
+pub(crate) use self::secured::TlsLink;
 
 /// A connection to a backend.
 pub enum Link {
     /// Bytes as they are.
     Plain(TcpStream),
     /// Encrypted. Boxed, so that a connection without TLS needs no room for it.
-    Tls(Box<Secured>),
+    Tls(Box<TlsLink>),
 }
 
 impl Link {

@@ -31,7 +31,7 @@ options! {
     /// Where clients connect; one section for each address.
     pub struct ListenSection => Listener + {
         /// Certificate of the listener, with TLS.
-        tls: Option<Tls>,
+        tls: Option<ListenerTls>,
     } required {
         /// Its name in logs and metrics. Required.
         name: Arc<str> = name("nova").required(
@@ -105,8 +105,8 @@ options! {
 
 impl TlsSection {
     /// The contents of these files, of a config without an error.
-    pub(crate) fn tls(&self, loaded: Arc<ServerConfig>) -> Tls {
-        Tls {
+    pub(crate) fn tls(&self, loaded: Arc<ServerConfig>) -> ListenerTls {
+        ListenerTls {
             cert: self.cert.required(),
             key: self.key.required(),
             client_ca: self.client_ca.value.clone(),
@@ -321,7 +321,7 @@ impl fmt::Display for Bind {
 
 /// TLS on a listener.
 #[derive(Clone)]
-pub struct Tls {
+pub struct ListenerTls {
     /// The file of the certificate and its chain.
     pub cert: PathBuf,
     /// The file of its key.
@@ -338,7 +338,7 @@ pub struct Tls {
     pub failures: Arc<Causes>,
 }
 
-impl fmt::Debug for Tls {
+impl fmt::Debug for ListenerTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
             .field("cert", &self.cert)
@@ -349,7 +349,7 @@ impl fmt::Debug for Tls {
 }
 
 /// Equal if the config says the same, whatever the files hold.
-impl PartialEq for Tls {
+impl PartialEq for ListenerTls {
     fn eq(&self, other: &Self) -> bool {
         self.cert == other.cert
             && self.key == other.key
@@ -359,7 +359,7 @@ impl PartialEq for Tls {
     }
 }
 
-impl Eq for Tls {}
+impl Eq for ListenerTls {}
 
 impl Rejection {
     /// The cause and the cure, for the log. `None` if that was logged where more is known.

@@ -12,7 +12,7 @@ use tidegate_limits::pace::{BurstRatio, Rate};
 use tidegate_limits::scheduler::{BucketOrder, OnExcess};
 use tidegate_limits::{Burst, Fill};
 
-use super::claim::Deadline;
+use super::claim::ClaimDeadline;
 use crate::options::{Words, json, words};
 
 words! {
@@ -127,7 +127,7 @@ handling! {
     settle: Option<bool> = json::flag_or_null;
     /// How long a call may wait.
     #[serde(with = "word", alias = "no_deadline")]
-    deadline: Deadline = json::choice;
+    deadline: ClaimDeadline = json::choice;
 }
 
 words!(OnExcess { "delay" => Delay, "reject" => Reject });

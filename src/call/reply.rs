@@ -67,14 +67,14 @@ impl fmt::Debug for Reply {
 
 /// A reply that is here as a whole, and can be given repeatedly.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct BufferedReply {
     /// The head of an HTTP response; none of the socket backend's object.
     pub head: Option<Box<ReplyHead>>,
     /// The body.
     pub body: Bytes,
 }
 
-impl Answer {
+impl BufferedReply {
     /// The size of the answer.   bytes
     #[must_use]
     pub fn bytes(&self) -> usize {

@@ -13,7 +13,7 @@ use super::rate_limit::{
     SizePatch,
 };
 use super::shown::suggestion;
-use super::{Callers, Changed, Error, State};
+use super::{Callers, CallersState, Changed, Error};
 use crate::call::costs::Costs;
 
 impl Callers {
@@ -111,7 +111,7 @@ impl Callers {
         new: NewRateLimit,
     ) -> Result<Changed<RateLimitId>, Error> {
         let attaches = !new.callers.is_empty();
-        let make = |state: &mut State| {
+        let make = |state: &mut CallersState| {
             if state.rate_limits.len() >= RATE_LIMITS_MAX {
                 return Err(Error::TooManyRateLimits);
             }
@@ -229,7 +229,7 @@ impl Callers {
     }
 }
 
-impl State {
+impl CallersState {
     /// Whether the rate limit that a row is to be charged to exists.
     fn check_charge(&self, charge: Charge) -> Result<(), Error> {
         match charge.limit() {

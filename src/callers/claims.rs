@@ -15,7 +15,7 @@ use tidegate_limits::scheduler::Settlement;
 
 use super::quotas::Asking;
 use super::rate_limit::{self, RateLimit};
-use super::{Account, Callers, GroupUse, Meets, State};
+use super::{Account, Callers, CallersState, GroupUse, Meets};
 use crate::call::claim::{Charged, Claim, Counted, Settling};
 use crate::call::identity::fitting;
 use crate::call::{Dialect, Facts, Identity, Verdict};
@@ -148,7 +148,7 @@ impl Callers {
     }
 }
 
-impl State {
+impl CallersState {
     /// The charge that a call of this identity would have. Nothing is counted.
     fn would_charge(&mut self, identity: &Identity) -> Charged {
         self.table.classify(&seen(identity), &mut self.matches);

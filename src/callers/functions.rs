@@ -13,13 +13,13 @@ pub(super) const OTHER: &str = "other";
 
 /// Names and their numbers. A number is never given to another name.
 #[derive(Debug)]
-pub(super) struct Functions {
+pub(super) struct FunctionNames {
     by_name: HashMap<Arc<str>, FunctionId>,
     names: Vec<Arc<str>>,
     other: Arc<str>,
 }
 
-impl Default for Functions {
+impl Default for FunctionNames {
     fn default() -> Self {
         Self {
             by_name: HashMap::default(),
@@ -29,7 +29,7 @@ impl Default for Functions {
     }
 }
 
-impl Functions {
+impl FunctionNames {
     /// Gives a name its number, if it has none yet and there is one left.
     pub(super) fn add(&mut self, name: &Arc<str>) -> FunctionId {
         let known = self.find(name);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tidegate_callers::FunctionId;
 use tidegate_limits::call::QuotaKey;
 
-use super::functions::Functions;
+use super::functions::FunctionNames;
 use super::settings::{QUOTAS_MAX, Quota, QuotaBy};
 use crate::call::Identity;
 use crate::call::identity::fitting;
@@ -16,11 +16,11 @@ use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 /// The quotas of the config.
 #[derive(Debug, Default)]
-pub(super) struct Quotas(Vec<Kept>);
+pub(super) struct ConfiguredQuotas(Vec<ConfiguredQuota>);
 
 /// A quota, and the key that many of its calls share.
 #[derive(Debug)]
-struct Kept {
+struct ConfiguredQuota {
     quota: Quota,
     /// The key of calls without an identity: the quota's own, or the common one.
     key: Arc<str>,
@@ -30,13 +30,13 @@ struct Kept {
 pub(super) struct Asking<'a> {
     pub(super) identity: &'a Identity,
     pub(super) function: &'a str,
-    pub(super) functions: &'a Functions,
+    pub(super) functions: &'a FunctionNames,
     pub(super) function_id: FunctionId,
     /// Whether its caller is exempt from rate limits.
     pub(super) is_exempt: bool,
 }
 
-impl Quotas {
+impl ConfiguredQuotas {
     pub(super) fn new(quotas: &[Quota]) -> Self {
         let kept = quotas.iter().take(QUOTAS_MAX).map(|quota| {
             let key = match &quota.by {
@@ -47,7 +47,7 @@ impl Quotas {
                 QuotaBy::Function(Some(function)) => Arc::clone(function),
                 QuotaBy::Function(None) | QuotaBy::Caller | QuotaBy::User => Arc::default(),
             };
-            Kept {
+            ConfiguredQuota {
                 quota: quota.clone(),
                 key,
             }
@@ -65,7 +65,7 @@ impl Quotas {
         if self.0.is_empty() {
             return None;
         }
-        let is_met = |kept: &&Kept| match &kept.quota.by {
+        let is_met = |kept: &&ConfiguredQuota| match &kept.quota.by {
             QuotaBy::Total | QuotaBy::Function(None) => true,
             QuotaBy::Function(Some(function)) => **function == *asking.function,
             QuotaBy::Caller | QuotaBy::User => !asking.is_exempt,

@@ -4,7 +4,7 @@ use tidegate_callers::{CallerId, CallerRow, LastCall, Usage, UsageTally};
 use tidegate_limits::Timestamp;
 
 use super::rate_limit::RateLimit;
-use super::{Account, Callers, State};
+use super::{Account, Callers, CallersState};
 use crate::call::costs::Costs;
 
 /// The state that is kept from one run to the next.
@@ -64,7 +64,7 @@ impl Callers {
     }
 }
 
-impl State {
+impl CallersState {
     /// Restores the state of an earlier run, before the config is applied. A row that cannot be
     /// restored is left out and logged.
     pub(super) fn restore(&mut self, saved: Saved) {

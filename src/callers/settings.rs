@@ -11,7 +11,7 @@ use crate::call::costs::Costs;
 
 /// The settings of this stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct CallersSettings {
     /// How callers register themselves.
     pub table: tidegate_callers::TableSettings,
     /// The callers of the config.

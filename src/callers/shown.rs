@@ -63,7 +63,7 @@ pub struct Registered {
 
 /// The result of a dry run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Classified {
+pub struct DryRun {
     /// Every caller that a call would be counted for, the most specific first.
     pub matches: Vec<Match>,
     /// The charge that the call would have.
@@ -249,11 +249,11 @@ impl Callers {
 
     /// Says who would be counted and charged, without counting or charging anybody.
     #[must_use]
-    pub fn classify(&self, identity: &Identity<'_>, function: &str) -> Classified {
+    pub fn classify(&self, identity: &Identity<'_>, function: &str) -> DryRun {
         let state = self.lock();
         let mut matches = Matches::default();
         state.table.classify(identity, &mut matches);
-        Classified {
+        DryRun {
             matches: matches.as_slice().to_vec(),
             charged: charged_to(&state.rate_limits, &matches).map_or(Charged::Nothing, charge),
             cost: state.cost_model.cost(state.functions.find(function)),

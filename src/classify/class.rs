@@ -31,9 +31,9 @@ pub const POLLING: &str = "polling";
 
 /// The rules for classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ClassSettings {
     /// Every class; `user` and `polling` are always among them.
-    pub classes: Vec<Known>,
+    pub classes: Vec<KnownClass>,
     /// Functions that a `[[class]]` names.
     pub functions: Vec<(Arc<str>, Arc<str>)>,
     /// Efforts that a `[[class]]` names.
@@ -46,7 +46,7 @@ pub struct Settings {
 
 /// An existing class.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownClass {
     /// The name of the class.
     pub name: Arc<str>,
     /// Whether calls may be promoted out of it: it is less urgent than `user`, and has no limit of
@@ -70,7 +70,7 @@ pub(super) struct Clues<'a> {
 /// Finds the class of every call.
 #[derive(Clone, Debug)]
 pub(super) struct Classes {
-    known: Vec<Known>,
+    known: Vec<KnownClass>,
     functions: HashMap<Arc<str>, Placed>,
     listeners: HashMap<Arc<str>, FromListener>,
     header: HeaderName,
@@ -85,7 +85,7 @@ struct Placed {
 }
 
 impl Classes {
-    pub(super) fn new(kind: BackendKind, settings: &Settings) -> Self {
+    pub(super) fn new(kind: BackendKind, settings: &ClassSettings) -> Self {
         let mut functions: HashMap<Arc<str>, Placed> = HashMap::new();
         for function in kind.functions() {
             let mut efforts = settings.efforts.iter();
@@ -143,34 +143,34 @@ impl Classes {
         };
         let class = self.get(name).expect(CHECKED);
         let role = match class {
-            Known { name, .. } if **name == *USER => match is_write && !is_known_write {
+            KnownClass { name, .. } if **name == *USER => match is_write && !is_known_write {
                 true => Role::Apart,
                 false => Role::Acts,
             },
-            Known { may_rise: true, .. } => Role::Follows,
-            Known { .. } => Role::Apart,
+            KnownClass { may_rise: true, .. } => Role::Follows,
+            KnownClass { .. } => Role::Apart,
         };
         (Arc::clone(&class.name), role)
     }
 
     /// The class in the header. An unknown class, or two at once, are ignored: that is no reason to
     /// refuse a call.
-    fn said(&self, headers: &Headers) -> Option<&Known> {
+    fn said(&self, headers: &Headers) -> Option<&KnownClass> {
         let name = headers.only(self.header.as_str()).ok()??;
         self.get(str::from_utf8(name).ok()?.trim())
     }
 
-    fn get(&self, name: &str) -> Option<&Known> {
+    fn get(&self, name: &str) -> Option<&KnownClass> {
         self.known.iter().find(|class| *class.name == *name)
     }
 }
 
 const CHECKED: &str = "the config names classes that exist, and the built-in two do";
 
-impl Default for Settings {
+impl Default for ClassSettings {
     /// The two built-in classes, without any setting.
     fn default() -> Self {
-        let known = |name: &str, may_rise| Known {
+        let known = |name: &str, may_rise| KnownClass {
             name: name.into(),
             may_rise,
         };
@@ -188,8 +188,8 @@ impl Default for Settings {
 mod tests {
     use super::*;
 
-    fn settings() -> Settings {
-        let known = |name: &str, may_rise| Known {
+    fn settings() -> ClassSettings {
+        let known = |name: &str, may_rise| KnownClass {
             name: name.into(),
             may_rise,
         };
@@ -198,7 +198,7 @@ mod tests {
             class: class.map(Arc::from),
             class_header: header,
         };
-        Settings {
+        ClassSettings {
             classes: vec![
                 known(USER, false),
                 known("long", false),

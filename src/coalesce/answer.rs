@@ -7,13 +7,13 @@ use http::header::{self, HeaderName, HeaderValue};
 
 use super::key::Apart;
 use crate::call::sdk::reply::overall_rc;
-use crate::call::{Answer, Dialect, Headers, Refusal, Reply, ReplyBody};
+use crate::call::{BufferedReply, Dialect, Headers, Refusal, Reply, ReplyBody};
 
 /// How many clients may have a reply.
 #[derive(Debug)]
 pub(super) enum AnswerScope {
     /// All that asked the same.
-    Shared(Result<Answer, Refusal>),
+    Shared(Result<BufferedReply, Refusal>),
     /// The reply goes to one client: it is not here as a whole, or is meant for one client.
     Once(Reply),
 }
@@ -32,7 +32,7 @@ impl AnswerScope {
                     .is_none_or(|head| is_for_all(&head.headers, apart)) =>
             {
                 let body = body.unwrap_or_default();
-                Self::Shared(Ok(Answer { head, body }))
+                Self::Shared(Ok(BufferedReply { head, body }))
             }
             body => Self::Once(Reply {
                 head,
@@ -45,7 +45,7 @@ impl AnswerScope {
 
 /// The reply for one more client, this long after the answer was given. On HTTP its age is in the
 /// headers.
-pub(super) fn reply_aged(answer: &Answer, age: Duration, dialect: Dialect) -> Reply {
+pub(super) fn reply_aged(answer: &BufferedReply, age: Duration, dialect: Dialect) -> Reply {
     let mut reply = answer.reply();
     if reply.head.is_none() && dialect == Dialect::Http {
         // An array over HTTP. Only answers whose code is 0 are kept, so the status is known.
@@ -65,7 +65,7 @@ pub(super) fn reply_aged(answer: &Answer, age: Duration, dialect: Dialect) -> Re
 
 /// Whether it is what was asked for and no error of any kind. `code` is that of a reply of the
 /// socket backend; one without is no good answer.
-pub(super) fn is_good(answer: &Answer, code: Option<i64>) -> bool {
+pub(super) fn is_good(answer: &BufferedReply, code: Option<i64>) -> bool {
     match &answer.head {
         None => code == Some(0),
         Some(head) => head.status.is_success() && overall_rc(&answer.body).is_none_or(|rc| rc == 0),
@@ -73,8 +73,8 @@ pub(super) fn is_good(answer: &Answer, code: Option<i64>) -> bool {
 }
 
 /// A copy that shares no buffer with the received reply.
-pub(super) fn compact(answer: &Answer) -> Answer {
-    Answer {
+pub(super) fn compact(answer: &BufferedReply) -> BufferedReply {
+    BufferedReply {
         head: answer.head.clone(),
         body: Bytes::copy_from_slice(&answer.body),
     }
@@ -111,7 +111,7 @@ mod tests {
         matches!(given, AnswerScope::Shared(_))
     }
 
-    fn shared(given: AnswerScope) -> Answer {
+    fn shared(given: AnswerScope) -> BufferedReply {
         match given {
             AnswerScope::Shared(answer) => answer.expect("an answer"),
             AnswerScope::Once(reply) => panic!("it can be shared: {reply:?}"),
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn an_answer_says_its_age_on_http_beside_the_age_it_had() {
-        let age = |answer: Answer, dialect| {
+        let age = |answer: BufferedReply, dialect| {
             let head = reply_aged(&answer, Duration::from_millis(2900), dialect).head?;
             let age = head.headers.get_all("age").next()?;
             Some(str::from_utf8(age).expect("digits").to_owned())
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(age(plain, Dialect::Http).as_deref(), Some("2"));
         let old = shared(answered(good(200).header("age", "40"), "x"));
         assert_eq!(age(old, Dialect::Http).as_deref(), Some("42"));
-        let array = || Answer {
+        let array = || BufferedReply {
             head: None,
             body: Bytes::from_static(b"{}"),
         };

@@ -10,18 +10,18 @@ use std::sync::Arc;
 use tidegate_limits::{Class, Timestamp};
 use tokio::sync::{Notify, oneshot, watch};
 
-use super::Settings;
+use super::CoalesceSettings;
 use super::answer::compact;
 use super::key::{Guest, Key};
 use crate::call::claim::Payer;
-use crate::call::{Answer, Record, Refusal, Reply};
+use crate::call::{BufferedReply, Record, Refusal, Reply};
 
 /// The approximate size of an entry besides its key and its answer.   bytes
 const ENTRY_BYTES: usize = 256;
 
 /// The number of a call under way; numbers are not used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct CallId(u64);
+pub(super) struct SharedCallId(u64);
 
 /// The number of a read that waits for a call, in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,15 +55,15 @@ struct Call {
     admitted: watch::Receiver<bool>,
 }
 
-enum Entry {
-    Running(CallId),
+enum SharedCallEntry {
+    Running(SharedCallId),
     Kept(KeptAnswer),
 }
 
 struct KeptAnswer {
-    answer: Arc<Answer>,
+    answer: Arc<BufferedReply>,
     at: Timestamp,
-    id: CallId,
+    id: SharedCallId,
     /// When it was last given, counted in uses of all answers.
     used: u64,
 }
@@ -71,9 +71,9 @@ struct KeptAnswer {
 /// The result of looking a read up.
 pub(super) enum SharedLookup {
     /// A kept answer, and its moment.
-    Kept(Arc<Answer>, Timestamp),
+    Kept(Arc<BufferedReply>, Timestamp),
     /// An identical call under way.
-    Running(CallId),
+    Running(SharedCallId),
     /// No call is under way, and no answer is kept. The key is for the new call.
     Free(Arc<Key>),
     /// No call is under way, no answer is kept, and there is no room.
@@ -81,8 +81,8 @@ pub(super) enum SharedLookup {
 }
 
 /// A call that has just begun, for the task that runs it.
-pub(super) struct Begun {
-    pub(super) id: CallId,
+pub(super) struct StartedCall {
+    pub(super) id: SharedCallId,
     /// A read has joined or left.
     pub(super) changed: Arc<Notify>,
     pub(super) admit: watch::Sender<bool>,
@@ -141,12 +141,12 @@ pub struct CoalesceNow {
 }
 
 pub(super) struct SharedCalls {
-    pub(super) settings: Arc<Settings>,
+    pub(super) settings: Arc<CoalesceSettings>,
     /// By guest, so that a write finds the reads that it ends.
-    index: HashMap<Option<Guest>, HashMap<Arc<Key>, Entry>>,
-    calls: HashMap<CallId, Call>,
+    index: HashMap<Option<Guest>, HashMap<Arc<Key>, SharedCallEntry>>,
+    calls: HashMap<SharedCallId, Call>,
     /// Kept answers, in the order of their age.
-    kept: BTreeMap<(Timestamp, CallId), Arc<Key>>,
+    kept: BTreeMap<(Timestamp, SharedCallId), Arc<Key>>,
     /// The kept answers in the order of their last use.
     by_use: BTreeMap<u64, Arc<Key>>,
     /// Bytes of these.
@@ -160,7 +160,7 @@ pub(super) struct SharedCalls {
 }
 
 impl SharedCalls {
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: CoalesceSettings) -> Self {
         Self {
             settings: Arc::new(settings),
             index: HashMap::new(),
@@ -176,7 +176,7 @@ impl SharedCalls {
     }
 
     /// Takes other settings and starts empty, because the backend may be another one.
-    pub(super) fn apply(&mut self, settings: Settings) {
+    pub(super) fn apply(&mut self, settings: CoalesceSettings) {
         self.settings = Arc::new(settings);
         self.end_all();
     }
@@ -186,14 +186,14 @@ impl SharedCalls {
         self.sweep(now);
         let group = self.index.get_mut(&key.guest);
         match group.and_then(|group| group.get_mut(&key)) {
-            Some(Entry::Kept(kept)) => {
+            Some(SharedCallEntry::Kept(kept)) => {
                 let moved = self.by_use.remove(&kept.used);
                 self.uses += 1;
                 kept.used = self.uses;
                 self.by_use.insert(kept.used, moved.expect(STANDS_BY_USE));
                 return SharedLookup::Kept(Arc::clone(&kept.answer), kept.at);
             }
-            Some(&mut Entry::Running(id)) => return SharedLookup::Running(id),
+            Some(&mut SharedCallEntry::Running(id)) => return SharedLookup::Running(id),
             None => {}
         }
         if self.make_room(weight(&key, None)) {
@@ -205,14 +205,14 @@ impl SharedCalls {
 
     /// Joins a call that was just found. Returns the place, and the signal that the call is past
     /// the gate.
-    pub(super) fn join(&mut self, id: CallId, seat: Seat) -> (SeatId, watch::Receiver<bool>) {
+    pub(super) fn join(&mut self, id: SharedCallId, seat: Seat) -> (SeatId, watch::Receiver<bool>) {
         let call = self.calls.get_mut(&id).expect(RUNS);
         (call.sit(seat), call.admitted.clone())
     }
 
     /// Begins a call under a key that was just found free, with its first read.
-    pub(super) fn begin(&mut self, key: &Arc<Key>, seat: Seat) -> Begun {
-        let id = CallId(self.next_call);
+    pub(super) fn begin(&mut self, key: &Arc<Key>, seat: Seat) -> StartedCall {
+        let id = SharedCallId(self.next_call);
         self.next_call += 1;
         let changed = Arc::new(Notify::new());
         let (admit, admitted) = watch::channel(false);
@@ -226,13 +226,13 @@ impl SharedCalls {
             admitted,
         };
         self.calls.insert(id, call);
-        self.insert(key, Entry::Running(id));
-        Begun { id, changed, admit }
+        self.insert(key, SharedCallEntry::Running(id));
+        StartedCall { id, changed, admit }
     }
 
     /// Removes a read whose client has left, if it still waits. The last one leaves its record with
     /// the call.
-    pub(super) fn leave(&mut self, id: CallId, seat: SeatId) -> Option<Seat> {
+    pub(super) fn leave(&mut self, id: SharedCallId, seat: SeatId) -> Option<Seat> {
         let call = self.calls.get_mut(&id)?;
         let seat = call.seats.remove(&seat)?;
         // Before the call is reported in this record.
@@ -245,7 +245,7 @@ impl SharedCalls {
     }
 
     /// The needs of the waiting reads; `None` if no read waits.
-    pub(super) fn wanted(&self, id: CallId) -> Option<Wanted> {
+    pub(super) fn wanted(&self, id: SharedCallId) -> Option<Wanted> {
         let seats = &self.calls.get(&id)?.seats;
         let deadlines = || seats.values().map(|seat| seat.deadline);
         Some(Wanted {
@@ -260,7 +260,7 @@ impl SharedCalls {
 
     /// The waiting reads from the one with this number on, in the order of arrival, and the number of the
     /// next one to come.
-    pub(super) fn clients(&self, id: CallId, from: u64) -> (Vec<PayingClient>, u64) {
+    pub(super) fn clients(&self, id: SharedCallId, from: u64) -> (Vec<PayingClient>, u64) {
         let Some(call) = self.calls.get(&id) else {
             return (Vec::new(), from);
         };
@@ -273,13 +273,13 @@ impl SharedCalls {
     }
 
     /// Whether a read waits that would pay like this.
-    pub(super) fn has_payer(&self, id: CallId, payer: &Payer) -> bool {
+    pub(super) fn has_payer(&self, id: SharedCallId, payer: &Payer) -> bool {
         let call = self.calls.get(&id);
         call.is_some_and(|call| call.seats.values().any(|seat| seat.payer == *payer))
     }
 
     /// The turn of a call has come, by the limits of this payer: the first read with it pays.
-    pub(super) fn paid_by(&mut self, id: CallId, payer: &Payer) {
+    pub(super) fn paid_by(&mut self, id: SharedCallId, payer: &Payer) {
         if let Some(call) = self.calls.get_mut(&id) {
             let mut seats = call.seats.iter();
             let pays = seats.find(|(_, seat)| seat.payer == *payer);
@@ -288,7 +288,7 @@ impl SharedCalls {
     }
 
     /// Removes the reads whose deadline has passed.
-    pub(super) fn overdue(&mut self, id: CallId, now: Timestamp) -> Vec<Seat> {
+    pub(super) fn overdue(&mut self, id: SharedCallId, now: Timestamp) -> Vec<Seat> {
         let Some(call) = self.calls.get_mut(&id) else {
             return Vec::new();
         };
@@ -303,7 +303,12 @@ impl SharedCalls {
 
     /// Removes a call that has ended. Keeps its answer if that is allowed and no write arrived in
     /// between. Returns the reads that get the answer.
-    pub(super) fn end(&mut self, id: CallId, now: Timestamp, answer: Option<&Answer>) -> EndedCall {
+    pub(super) fn end(
+        &mut self,
+        id: SharedCallId,
+        now: Timestamp,
+        answer: Option<&BufferedReply>,
+    ) -> EndedCall {
         let Some(call) = self.calls.remove(&id) else {
             return EndedCall::default();
         };
@@ -323,7 +328,7 @@ impl SharedCalls {
                 };
                 self.kept.insert((now, id), Arc::clone(&call.key));
                 self.by_use.insert(kept.used, Arc::clone(&call.key));
-                self.insert(&call.key, Entry::Kept(kept));
+                self.insert(&call.key, SharedCallEntry::Kept(kept));
             }
         }
         EndedCall {
@@ -335,7 +340,7 @@ impl SharedCalls {
 
     /// Removes a call that no read waits for. Returns whether it did, and the record of the last
     /// read that left.
-    pub(super) fn end_if_unused(&mut self, id: CallId) -> Option<Option<Arc<Record>>> {
+    pub(super) fn end_if_unused(&mut self, id: SharedCallId) -> Option<Option<Arc<Record>>> {
         if !self.calls.get(&id)?.seats.is_empty() {
             return None;
         }
@@ -407,16 +412,16 @@ impl SharedCalls {
         entries < self.settings.entries_max && held + bytes <= self.settings.bytes_max
     }
 
-    fn is_indexed(&self, key: &Arc<Key>, id: CallId) -> bool {
+    fn is_indexed(&self, key: &Arc<Key>, id: SharedCallId) -> bool {
         let entry = self.index.get(&key.guest).and_then(|group| group.get(key));
-        matches!(entry, Some(Entry::Running(running)) if *running == id)
+        matches!(entry, Some(SharedCallEntry::Running(running)) if *running == id)
     }
 
-    fn insert(&mut self, key: &Arc<Key>, entry: Entry) {
+    fn insert(&mut self, key: &Arc<Key>, entry: SharedCallEntry) {
         let weight = entry.weight(key);
         self.entries += 1;
         self.bytes += weight;
-        if let Entry::Kept(_) = entry {
+        if let SharedCallEntry::Kept(_) = entry {
             self.kept_bytes += weight;
         }
         let group = self.index.entry(key.guest).or_default();
@@ -437,11 +442,11 @@ impl SharedCalls {
         }
     }
 
-    fn discount(&mut self, key: &Key, entry: &Entry) {
+    fn discount(&mut self, key: &Key, entry: &SharedCallEntry) {
         let weight = entry.weight(key);
         self.entries -= 1;
         self.bytes -= weight;
-        if let Entry::Kept(kept) = entry {
+        if let SharedCallEntry::Kept(kept) = entry {
             self.kept_bytes -= weight;
             self.kept.remove(&(kept.at, kept.id));
             self.by_use.remove(&kept.used);
@@ -462,7 +467,7 @@ impl Call {
     }
 }
 
-impl Entry {
+impl SharedCallEntry {
     fn weight(&self, key: &Key) -> usize {
         match self {
             Self::Running(_) => weight(key, None),
@@ -471,8 +476,8 @@ impl Entry {
     }
 }
 
-fn weight(key: &Key, answer: Option<&Answer>) -> usize {
-    ENTRY_BYTES + key.len() + answer.map_or(0, Answer::bytes)
+fn weight(key: &Key, answer: Option<&BufferedReply>) -> usize {
+    ENTRY_BYTES + key.len() + answer.map_or(0, BufferedReply::bytes)
 }
 
 #[cfg(test)]
@@ -527,15 +532,15 @@ mod tests {
         Key::of("f", Destination::Socket, guest, &message, apart).expect("it can be shared")
     }
 
-    fn answer(bytes: usize) -> Answer {
-        Answer {
+    fn answer(bytes: usize) -> BufferedReply {
+        BufferedReply {
             head: None,
             body: vec![b'x'; bytes].into(),
         }
     }
 
     fn store(fresh_for: u64, entries_max: usize, bytes_max: usize) -> SharedCalls {
-        SharedCalls::new(Settings {
+        SharedCalls::new(CoalesceSettings {
             ignored_headers: Arc::default(),
             functions: vec!["f".into()],
             fresh_for: Duration::from_secs(fresh_for),
@@ -544,7 +549,7 @@ mod tests {
         })
     }
 
-    fn begin(store: &mut SharedCalls, name: &str, guest: Option<&str>, seat: Seat) -> CallId {
+    fn begin(store: &mut SharedCalls, name: &str, guest: Option<&str>, seat: Seat) -> SharedCallId {
         let SharedLookup::Free(key) = store.find(key(name, guest), at(0)) else {
             panic!("{name} is new, and there is room");
         };

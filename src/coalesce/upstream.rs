@@ -9,13 +9,13 @@ use tidegate_limits::Timestamp;
 use tidegate_runtime::lock;
 use tokio::sync::futures::Notified;
 
-use super::Shared;
+use super::CoalescerState;
 use super::answer::{AnswerScope, is_good, reply_aged};
 use super::key::Apart;
-use super::store::{Begun, EndedCall, PayingClient, Seat, SeatId, SharedResult, Wanted};
+use super::store::{EndedCall, PayingClient, Seat, SeatId, SharedResult, StartedCall, Wanted};
 use crate::call::claim::Payer;
 use crate::call::{
-    Answer, Destination, Facts, Identity, Observe, OnClientLeft, Reason, Record, Refusal,
+    BufferedReply, Destination, Facts, Identity, Observe, OnClientLeft, Reason, Record, Refusal,
     Rejection, Reply, TlsCause, Verdict,
 };
 
@@ -23,8 +23,8 @@ use crate::call::{
 /// answer, and are refused.
 #[must_use]
 pub struct SharedCall {
-    shared: Arc<Shared>,
-    begun: Begun,
+    shared: Arc<CoalescerState>,
+    begun: StartedCall,
     /// Until the call ends.
     record: Option<Arc<Record>>,
     observer: Arc<SharedObserver>,
@@ -33,7 +33,12 @@ pub struct SharedCall {
 }
 
 impl SharedCall {
-    pub(super) fn new(shared: Arc<Shared>, begun: Begun, first: &Record, apart: Apart) -> Self {
+    pub(super) fn new(
+        shared: Arc<CoalescerState>,
+        begun: StartedCall,
+        first: &Record,
+        apart: Apart,
+    ) -> Self {
         let shared_observer = Arc::new(SharedObserver {
             reported_in: Mutex::default(),
             observer: Arc::clone(first.observer()),
@@ -183,7 +188,7 @@ impl SharedCall {
         let mut seats = seats.into_values();
         match given {
             AnswerScope::Shared(shared) => seats.for_each(|seat| {
-                let reply = shared.as_ref().map(Answer::reply);
+                let reply = shared.as_ref().map(BufferedReply::reply);
                 answer(seat, reply.map_err(Refusal::clone));
             }),
             AnswerScope::Once(reply) => {
@@ -343,7 +348,11 @@ fn answered(facts: &Facts, own: &mut Facts) {
 }
 
 /// Answers a read with a kept answer of the given age, and reports it.
-pub(super) fn kept(answer: &Answer, age: Duration, record: &Record) -> Result<Reply, Refusal> {
+pub(super) fn kept(
+    answer: &BufferedReply,
+    age: Duration,
+    record: &Record,
+) -> Result<Reply, Refusal> {
     record.note(|own| {
         own.shared = true;
         own.verdict = Verdict::Passed;

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use tidegate_runtime::lock;
 use tokio::sync::{oneshot, watch};
 
-use super::Shared;
-use super::store::{CallId, SeatId, SharedResult};
+use super::CoalescerState;
+use super::store::{SeatId, SharedCallId, SharedResult};
 use crate::call::{Progress, Reason, Refusal};
 
 /// Waits for the answer of a shared call. Dropping it leaves the call.
 #[must_use]
-pub struct Waiter {
-    pub(super) shared: Arc<Shared>,
-    pub(super) call: CallId,
+pub struct SharedCallWaiter {
+    pub(super) shared: Arc<CoalescerState>,
+    pub(super) call: SharedCallId,
     pub(super) seat: SeatId,
     pub(super) told: oneshot::Receiver<SharedResult>,
     pub(super) admitted: watch::Receiver<bool>,
 }
 
-impl Waiter {
+impl SharedCallWaiter {
     /// Waits for the message, and shows the progress of the call meanwhile.
     pub async fn told(mut self, progress: &Progress) -> SharedResult {
         loop {
@@ -43,7 +43,7 @@ impl Waiter {
     }
 }
 
-impl Drop for Waiter {
+impl Drop for SharedCallWaiter {
     fn drop(&mut self) {
         let left = lock(&self.shared.store).leave(self.call, self.seat);
         // Not under the lock, because its record may be reported.

@@ -1,8 +1,8 @@
 //! `[backend.tls]`: how the backends are checked whose address begins with https:// or tls://, and
 //! what they are shown.
 
-use crate::forward::Tls;
-use crate::forward::options::{self, BackendSection, BackendTlsSection, Target};
+use crate::forward::BackendTls;
+use crate::forward::options::{self, BackendSection, BackendTarget, BackendTlsSection};
 use crate::options::{Notes, Section, Setting, Toml};
 
 use super::certificates;
@@ -12,14 +12,14 @@ use super::part::ConfigPart;
 pub(super) struct BackendTlsFiles {
     section: BackendTlsSection,
     /// The loaded files; `None` for a backend without TLS, and where something is wrong, which has been noted.
-    pub(super) loaded: options::BackendTls,
+    pub(super) loaded: options::TlsByBackend,
 }
 
 impl ConfigPart for BackendTlsFiles {
     fn read_from(root: &Section<'_>, key: &'static str) -> Self {
         Self {
             section: root.section(key).section("tls").aside().read(),
-            loaded: options::BackendTls::default(),
+            loaded: options::TlsByBackend::default(),
         }
     }
 
@@ -55,11 +55,12 @@ impl BackendTlsFiles {
         let Some(made) = certificates::for_backends(given, first, notes) else {
             return;
         };
-        let tls = |setting: &Setting<Option<Target>>, alpn: &[&[u8]]| -> Option<Tls> {
-            let target = setting.said().filter(|target| target.is_tls)?;
-            certificates::of_backend(&made, target, setting, given, alpn, notes)
-        };
-        self.loaded = options::BackendTls {
+        let tls =
+            |setting: &Setting<Option<BackendTarget>>, alpn: &[&[u8]]| -> Option<BackendTls> {
+                let target = setting.said().filter(|target| target.is_tls)?;
+                certificates::of_backend(&made, target, setting, given, alpn, notes)
+            };
+        self.loaded = options::TlsByBackend {
             socket: tls(&backend.socket, &[]),
             http: tls(&backend.http, &[b"http/1.1"]),
             tcp: tls(&backend.tcp, &[]),
@@ -68,12 +69,12 @@ impl BackendTlsFiles {
 }
 
 /// The first backend whose address asks for TLS.
-pub(super) fn first_with_tls(backend: &BackendSection) -> Option<&Setting<Option<Target>>> {
+pub(super) fn first_with_tls(backend: &BackendSection) -> Option<&Setting<Option<BackendTarget>>> {
     let targets = [&backend.socket, &backend.http, &backend.tcp];
     targets.into_iter().find(|target| speaks_tls(target))
 }
 
-fn speaks_tls(target: &Setting<Option<Target>>) -> bool {
+fn speaks_tls(target: &Setting<Option<BackendTarget>>) -> bool {
     target.said().is_some_and(|target| target.is_tls)
 }
 

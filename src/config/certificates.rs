@@ -25,8 +25,8 @@ use super::{identity_of, pem_mistake, read_pem};
 use crate::call::Protocol;
 use crate::call::identity::fnv1a;
 use crate::call::listener::{ClientAuth, TlsSection};
-use crate::forward::options::{BackendTlsSection, Target};
-use crate::forward::{Address, Tls};
+use crate::forward::options::{BackendTarget, BackendTlsSection};
+use crate::forward::{BackendAddress, BackendTls};
 use crate::options::shown::quoted;
 use crate::options::{LocatedKey, Mistake, Notes, Setting};
 
@@ -169,17 +169,17 @@ pub(super) fn for_backends(
 /// The certificates of one backend. None if no certificate can be for its name, which is noted.
 pub(super) fn of_backend(
     made: &ForBackends,
-    target: &Target,
+    target: &BackendTarget,
     at: &LocatedKey,
     given: &BackendTlsSection,
     alpn: &[&[u8]],
     notes: &Notes,
-) -> Option<Tls> {
+) -> Option<BackendTls> {
     let (at, name) = match (&given.server_name.value, &target.address) {
         (Some(name), _) => (&**given.server_name, ServerName::try_from(name.clone())),
-        (None, Address::Ip(address)) => (at, Ok(ServerName::from(address.ip()))),
-        (None, Address::Name(name, _)) => (at, ServerName::try_from(name.to_string())),
-        (None, Address::Unix(_)) => unreachable!("a socket file has no TLS"),
+        (None, BackendAddress::Ip(address)) => (at, Ok(ServerName::from(address.ip()))),
+        (None, BackendAddress::Name(name, _)) => (at, ServerName::try_from(name.to_string())),
+        (None, BackendAddress::Unix(_)) => unreachable!("a socket file has no TLS"),
     };
     let name = name.map_err(|_| {
         let cause = "no certificate can be for this name";
@@ -192,7 +192,7 @@ pub(super) fn of_backend(
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     // Tickets of one backend are none for another.
     config.resumption = Resumption::default();
-    Some(Tls {
+    Some(BackendTls {
         config: Arc::new(config),
         name: notes.taken(at, name)?,
         made_from: made.made_from,

@@ -9,7 +9,7 @@ use crate::admit::{ClassRule, Deadline, Pool};
 use crate::call::BackendKind;
 use crate::call::sdk::{Effort, FunctionKind as Writes};
 use crate::callers::rate_limit::options::{PaceSection, QuotaSection};
-use crate::classify::class::{self, Known, POLLING, USER};
+use crate::classify::class::{self, KnownClass, POLLING, USER};
 use crate::options::ConfigReader;
 
 use super::sections::{Class, Sections};
@@ -138,10 +138,10 @@ impl Sections {
     }
 
     /// The classes, for the classifier.
-    pub(super) fn class_settings(&self) -> class::Settings {
+    pub(super) fn class_settings(&self) -> class::ClassSettings {
         let rules = self.class_rules();
         let user = rules[0].weight;
-        let known = rules.iter().map(|rule| Known {
+        let known = rules.iter().map(|rule| KnownClass {
             name: Arc::clone(&rule.name),
             may_rise: rule.weight < user && rule.pool.is_none() && rule.per_window.is_none(),
         });
@@ -154,7 +154,7 @@ impl Sections {
         }
         let listeners = self.listen.iter().flatten();
         let listeners = listeners.map(|it| it.class.settings(it.listen.name.required()));
-        class::Settings {
+        class::ClassSettings {
             classes: known.collect(),
             functions,
             efforts,

@@ -6,7 +6,7 @@ use crate::admin;
 use crate::admit::options::{
     CLASSES_MAX, ClassSection, LimitsSection, PromoteSection, QueueSection,
 };
-use crate::call::listener::{LISTENERS_MAX, ListenSection, Tls, TlsSection};
+use crate::call::listener::{LISTENERS_MAX, ListenSection, ListenerTls, TlsSection};
 use crate::call::{Listener, Protocol};
 use crate::callers::options::{CALLERS_MAX, CallerSection, CallersSection, CostsSection};
 use crate::callers::rate_limit::RATE_LIMITS_MAX;
@@ -82,8 +82,8 @@ sections! {
     header: HeaderSection = "classes";
     promote: PromoteSection = "classes";
     classes: Vec<Class> = "class";
-    coalesce: coalesce::Section = "coalesce";
-    tasks: tasks::Section = "tasks";
+    coalesce: coalesce::CoalesceSection = "coalesce";
+    tasks: tasks::TasksSection = "tasks";
     coordinate: Coordinate = "coordinate";
     quota_store: QuotaStore = "quota_store";
     admin: admin::Section = "admin";
@@ -98,7 +98,7 @@ pub(super) struct Listen {
     pub(super) class: ListenerClassSection,
     pub(super) tls: TlsSection,
     /// The loaded files; `None` without TLS, and where a file is missing or bad, which has been noted.
-    pub(super) loaded: Option<Tls>,
+    pub(super) loaded: Option<ListenerTls>,
 }
 
 /// `[[class]]`

@@ -120,8 +120,8 @@ fn certificates(all: &Sections) -> Vec<CertificateFile> {
     files
 }
 
-fn classify(all: &Sections) -> classify::Settings {
-    classify::Settings {
+fn classify(all: &Sections) -> classify::ClassifierSettings {
+    classify::ClassifierSettings {
         kind: all.backend_kind(),
         odd_paths: all.paths.odd_paths.value,
         routes: all.routes.iter().map(RouteSection::settings).collect(),
@@ -133,7 +133,7 @@ fn classify(all: &Sections) -> classify::Settings {
     }
 }
 
-fn callers(all: &Sections) -> callers::Settings {
+fn callers(all: &Sections) -> callers::CallersSettings {
     let table = all.backend_kind().functions();
     let functions = table.iter().map(|function| function.name);
     let functions = functions.chain(all.functions());
@@ -144,7 +144,7 @@ fn callers(all: &Sections) -> callers::Settings {
     let paces = all.paces(true).map(|it| (&it.name, it.rule()));
     let others = all.paces(false).map(|it| &it.name);
     let reserved = others.chain(all.quotas.iter().map(|it| &it.name));
-    callers::Settings {
+    callers::CallersSettings {
         table: all.callers.table(),
         callers: all.caller.iter().map(|caller| caller.caller()).collect(),
         rate_limits: buckets

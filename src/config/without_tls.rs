@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::call::Protocol;
 use crate::call::listener::TlsSection;
-use crate::forward::Tls;
+use crate::forward::BackendTls;
 use crate::forward::options::{BackendTlsSection, Target};
 use crate::options::{At, Notes};
 
@@ -26,6 +26,6 @@ pub(super) fn of_backend(
     _: &BackendTlsSection,
     _: &[&[u8]],
     _: &Notes,
-) -> Option<Tls> {
+) -> Option<BackendTls> {
     None
 }

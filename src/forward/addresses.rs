@@ -13,7 +13,7 @@ use tidegate_runtime::{BackOff, lock};
 use tokio::time::Instant;
 
 /// The result of a lookup. It has at least one address.
-pub(super) type Found = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
+pub(super) type LookupResult = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
 
 /// The most addresses whose failures are remembered.
 const FAILED_MAX: usize = 32;
@@ -72,7 +72,7 @@ struct FailedAddress {
 
 impl AddressBook {
     /// Records the result of a lookup that began at this moment.
-    pub(super) fn looked_up(&self, began: Instant, found: &Found) {
+    pub(super) fn looked_up(&self, began: Instant, found: &LookupResult) {
         let mut entries = lock(&self.0);
         if entries.began.is_some_and(|latest| latest > began) {
             return;

@@ -18,11 +18,11 @@ use super::addresses::NameState;
 use super::carry::carry_on;
 use super::complaint::{Complaint, chain};
 use super::connect::{ConnectError, Connector, not_ours};
-use super::pool::{Pool, Retirement};
-use super::streamed::Readers;
+use super::pool::{ConnectionPool, Retirement};
+use super::streamed::ReaderBounds;
 use super::tls_failure::TlsFailure;
 use super::upstream::Upstream;
-use super::{Address, Bounds, Remote, Resolve, Tls};
+use super::{BackendAddress, BackendTls, Bounds, Remote, Resolve};
 use crate::call::loopback::without_pacing;
 use crate::call::{Destination, Generation, Link};
 
@@ -31,23 +31,23 @@ const LOOKUP_MIN: Duration = Duration::from_secs(10);
 
 /// A backend, as calls use it.
 #[derive(Clone)]
-pub(super) struct Backend {
+pub(super) struct BackendHandle {
     pub(super) generation: Generation,
     pub(super) bounds: Bounds,
     /// The idle connections.
-    pub(super) pool: Arc<Pool<Upstream>>,
+    pub(super) pool: Arc<ConnectionPool<Upstream>>,
     pub(super) destination: Destination,
     connector: Arc<Connector>,
-    tls: Option<Tls>,
+    tls: Option<BackendTls>,
     complaint: Arc<Complaint>,
     /// Replies with slow clients.
     slow_readers: Arc<AtomicUsize>,
 }
 
-impl Backend {
+impl BackendHandle {
     /// The bounds for clients that read its replies.
-    pub(super) fn readers(&self) -> Readers {
-        Readers {
+    pub(super) fn readers(&self) -> ReaderBounds {
+        ReaderBounds {
             min_rate: self.bounds.reply_min_rate,
             slow_max: self.bounds.slow_readers_max,
             slow: Arc::clone(&self.slow_readers),
@@ -83,7 +83,7 @@ impl Backend {
         bytes: &[u8],
     ) -> Result<(Link, usize), ConnectError> {
         // Nothing is written before the name is resolved, or before the handshake is over.
-        if matches!(self.connector.address, Address::Name(..)) || self.tls.is_some() {
+        if matches!(self.connector.address, BackendAddress::Name(..)) || self.tls.is_some() {
             return Ok((self.connect().await?, 0));
         }
         let bound = self.bounds.connect_timeout;
@@ -94,7 +94,7 @@ impl Backend {
 
     /// The meaning of its name now; `None` if its address is not a name.
     pub(super) fn name_state(&self) -> Option<NameState> {
-        let is_name = matches!(self.connector.address, Address::Name(..));
+        let is_name = matches!(self.connector.address, BackendAddress::Name(..));
         is_name.then(|| self.connector.book.state(Instant::now()))
     }
 
@@ -150,36 +150,36 @@ impl Backend {
 
 /// The backend of one destination, if there is one.
 #[derive(Default)]
-pub(super) struct Backends {
+pub(super) struct CurrentBackend {
     latest: RwLock<Latest>,
     /// Changes with each reload.
     version: AtomicUsize,
     /// The current backend, once for each thread, because each call of a thread changes how often it is shared.
-    own: PerThread<Own>,
+    own: PerThread<ThreadBackend>,
 }
 
 #[derive(Default)]
 struct Latest {
-    backend: Option<Arc<Backend>>,
+    backend: Option<Arc<BackendHandle>>,
     /// The number of the next backend.
     next: Generation,
 }
 
 #[derive(Default)]
-struct Own {
+struct ThreadBackend {
     version: usize,
-    backend: Option<Arc<Backend>>,
+    backend: Option<Arc<BackendHandle>>,
 }
 
-impl Backends {
+impl CurrentBackend {
     /// The backend for the next call.
-    pub(super) fn pick(&self) -> Option<Arc<Backend>> {
+    pub(super) fn pick(&self) -> Option<Arc<BackendHandle>> {
         let version = self.version.load(Ordering::Acquire);
         let mut own = self.own.own();
         if own.version != version {
             let latest = self.latest.read().unwrap_or_else(PoisonError::into_inner);
             let copied = latest.backend.as_deref().cloned();
-            *own = Own {
+            *own = ThreadBackend {
                 version,
                 backend: copied.map(Arc::new),
             };
@@ -205,14 +205,14 @@ impl Backends {
         {
             let current = match before.bounds == *bounds {
                 true => Arc::clone(before),
-                false => Arc::new(Backend {
+                false => Arc::new(BackendHandle {
                     bounds: bounds.clone(),
-                    ..Backend::clone(before)
+                    ..BackendHandle::clone(before)
                 }),
             };
             latest.backend = Some(Arc::clone(&current));
             drop(latest);
-            if matches!(remote.address, Address::Name(..)) {
+            if matches!(remote.address, BackendAddress::Name(..)) {
                 carry_on(async move { current.follow_name().await });
             }
             return None;
@@ -220,7 +220,7 @@ impl Backends {
         let new = remote.map(|remote| {
             let generation = latest.next;
             latest.next = generation.next();
-            Arc::new(Backend {
+            Arc::new(BackendHandle {
                 generation,
                 bounds: bounds.clone(),
                 pool: Arc::default(),

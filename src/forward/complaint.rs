@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate_runtime::lock;
 use tokio::time::Instant;
 
-use super::Address;
+use super::BackendAddress;
 use super::connect::ConnectError;
 use super::tls_failure::TlsFailure;
 use crate::call::{Destination, Fault, TlsCause};
@@ -37,7 +37,7 @@ enum Cause {
 impl Complaint {
     /// Logs a connect that failed, unless the same was logged lately. A lack of our own is logged
     /// where it is counted.
-    pub(super) fn log(&self, backend: Destination, address: &Address, error: &ConnectError) {
+    pub(super) fn log(&self, backend: Destination, address: &BackendAddress, error: &ConnectError) {
         let kind = match error {
             ConnectError::Tls(failure) => return self.log_tls(backend, address, failure),
             ConnectError::Refused(error) => Some(error.kind()),
@@ -55,7 +55,12 @@ impl Complaint {
     }
 
     /// Logs that there is no TLS, unless the same was logged lately.
-    pub(super) fn log_tls(&self, backend: Destination, address: &Address, failure: &TlsFailure) {
+    pub(super) fn log_tls(
+        &self,
+        backend: Destination,
+        address: &BackendAddress,
+        failure: &TlsFailure,
+    ) {
         if !self.is_news(Cause::Tls(failure.cause)) {
             return;
         }

@@ -22,8 +22,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Address;
-use super::addresses::{AddressBook, Found};
+use super::BackendAddress;
+use super::addresses::{AddressBook, LookupResult};
 use super::tls_failure::TlsFailure;
 use crate::call::Fault;
 
@@ -118,7 +118,7 @@ const BACKLOG_FULL: Duration = Duration::from_millis(5);
 
 /// Connects to one backend.
 pub(super) struct Connector {
-    pub(super) address: Address,
+    pub(super) address: BackendAddress,
     pub(super) resolve: Arc<dyn Resolve>,
     /// The current lookup, if any.
     pub(super) lookup: Mutex<Option<Lookup>>,
@@ -127,14 +127,14 @@ pub(super) struct Connector {
 }
 
 /// A lookup that continues when its callers give up.
-type Lookup = watch::Receiver<Option<Found>>;
+type Lookup = watch::Receiver<Option<LookupResult>>;
 
 impl Connector {
     /// Connects within a bound.
     pub(super) async fn connect(&self, bound: Duration) -> Result<TcpStream, ConnectError> {
         match &self.address {
-            Address::Ip(address) => connect_after(*address, FIRST_TRY, bound).await,
-            Address::Name(name, port) => {
+            BackendAddress::Ip(address) => connect_after(*address, FIRST_TRY, bound).await,
+            BackendAddress::Name(name, port) => {
                 let lookup = self.join_lookup(name, *port);
                 let addresses = addresses_of(lookup, bound).await?;
                 match *addresses {
@@ -146,7 +146,7 @@ impl Connector {
                     _ => connect_to_any(&addresses, bound, &self.book).await,
                 }
             }
-            Address::Unix(path) => connect_unix(path, bound).await,
+            BackendAddress::Unix(path) => connect_unix(path, bound).await,
         }
     }
 
@@ -158,7 +158,7 @@ impl Connector {
         bytes: &[u8],
         bound: Duration,
     ) -> Result<(TcpStream, usize), ConnectError> {
-        let Address::Ip(address) = self.address else {
+        let BackendAddress::Ip(address) = self.address else {
             return Ok((self.connect(bound).await?, 0));
         };
         let (stream, written) = begin(address, bytes).map_err(ConnectError::Refused)?;
@@ -181,7 +181,7 @@ impl Connector {
         &self,
         bound: Duration,
     ) -> Option<Result<Arc<[SocketAddr]>, ConnectError>> {
-        let Address::Name(name, port) = &self.address else {
+        let BackendAddress::Name(name, port) = &self.address else {
             return None;
         };
         let lookup = self.begin_lookup(name, *port);

@@ -71,7 +71,7 @@ impl Credit {
 
 /// The deadline of one exchange.
 #[derive(Debug)]
-pub(super) enum Deadline {
+pub(super) enum ExchangeDeadline {
     /// The request is not sent yet.
     Sending {
         /// How much longer the backend may delay us.
@@ -83,7 +83,7 @@ pub(super) enum Deadline {
     Answering(Instant),
 }
 
-impl Deadline {
+impl ExchangeDeadline {
     pub(super) fn new(bounds: &Bounds) -> Self {
         let most = match bounds.send_min_rate {
             0 => bounds.response_timeout,
@@ -158,7 +158,7 @@ pub(super) mod tests {
     #[tokio::test(start_paused = true)]
     async fn while_sending_only_the_backends_delay_counts() {
         let bounds = bounds();
-        let mut deadline = Deadline::new(&bounds);
+        let mut deadline = ExchangeDeadline::new(&bounds);
         let began = Instant::now();
         assert_eq!(deadline.due(0, false), Some(began + 5 * SECOND));
         tokio::time::advance(2 * SECOND).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate_h1::response::ResponseFlaw;
 
-use super::backend::Backend;
+use super::backend::BackendHandle;
 use super::tls_failure::TlsFailure;
 use crate::call::{Reason, Record, Refusal};
 
@@ -65,7 +65,7 @@ impl Failure {
     }
 
     /// The answer to the client. Also counts and logs a failure of TLS.
-    pub(super) fn refusal(&self, backend: &Backend, record: &Record) -> Refusal {
+    pub(super) fn refusal(&self, backend: &BackendHandle, record: &Record) -> Refusal {
         match self {
             Self::Unwritten(_) | Self::NotTaken => Refusal {
                 retry_after: Some(Duration::from_secs(1)),

@@ -15,10 +15,10 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
-use super::backend::Backend;
+use super::backend::BackendHandle;
 use super::carry::{Carried, Carry};
 use super::connect::ConnectError;
-use super::deadline::Deadline;
+use super::deadline::ExchangeDeadline;
 use super::failure::Failure;
 use super::http_body::{BODY_BYTES, Interrupted, LateUpload, Outgoing, RunningReply};
 use super::pinned::{self, Keeping};
@@ -27,7 +27,7 @@ use super::streamed::Streamed;
 use super::tls::refused_after_the_handshake;
 use super::tls_failure::TlsFailure;
 use super::upstream::Upstream;
-use super::{Exchanged, Held, Sending, Unsent};
+use super::{Exchanged, Sending, TunnelSlot, UnsentCall};
 use crate::call::{
     HttpCall, Link, Message, OnClientLeft, PinnedConnection, Record, Refusal, Reply, ReplyBody,
     ReplyHead, Slot, Tunnel,
@@ -38,7 +38,7 @@ const READ_BYTES: usize = 8 * 1024;
 
 /// Sends one request over an idle connection, or a new one.
 pub(super) fn send<S: Slot>(
-    backend: Arc<Backend>,
+    backend: Arc<BackendHandle>,
     call: Box<HttpCall>,
     slot: S,
     record: Arc<Record>,
@@ -63,7 +63,7 @@ pub(super) fn send<S: Slot>(
                     let exchange = Exchange::new(upstream, true, backend, call, slot, record);
                     Carry::new(exchange).await
                 }
-                Err(cause) => Err(Unsent::new(Message::Http(call), slot, cause)),
+                Err(cause) => Err(UnsentCall::new(Message::Http(call), slot, cause)),
             }
         }),
     }
@@ -79,14 +79,14 @@ pub(super) struct Exchange<S: Slot> {
     outgoing: Outgoing,
     /// Set if the client's side of the upload failed: how the exchange ends, unless the backend has answered.
     has_lost_client: bool,
-    deadline: Deadline,
+    deadline: ExchangeDeadline,
     reader: ReplyReader,
     /// A small reply, of which more is to come.
     body: Option<Box<WholeBody>>,
     /// Until the end.
     pending: Option<PendingCall<S>>,
     record: Arc<Record>,
-    backend: Arc<Backend>,
+    backend: Arc<BackendHandle>,
 }
 
 /// A connect under way.
@@ -174,7 +174,7 @@ impl<S: Slot> Exchange<S> {
     fn new(
         upstream: Upstream,
         is_new: bool,
-        backend: Arc<Backend>,
+        backend: Arc<BackendHandle>,
         call: Box<HttpCall>,
         slot: S,
         record: Arc<Record>,
@@ -185,7 +185,7 @@ impl<S: Slot> Exchange<S> {
             is_new,
             opening: None,
             has_lost_client: false,
-            deadline: Deadline::new(&backend.bounds),
+            deadline: ExchangeDeadline::new(&backend.bounds),
             reader: ReplyReader::default(),
             body: None,
             pending: Some(PendingCall { call, slot }),
@@ -200,9 +200,9 @@ impl<S: Slot> Exchange<S> {
         own.unwrap_or(self.backend.bounds.on_client_left)
     }
 
-    fn unsent(&mut self, cause: ConnectError) -> Unsent<Message, S> {
+    fn unsent(&mut self, cause: ConnectError) -> UnsentCall<Message, S> {
         let PendingCall { call, slot } = self.end();
-        Unsent::new(Message::Http(call), slot, cause)
+        UnsentCall::new(Message::Http(call), slot, cause)
     }
 
     /// What it holds, at its end.
@@ -505,7 +505,7 @@ impl<S: Slot> Exchange<S> {
         let tunnel = Tunnel {
             link,
             first: start.body,
-            slot: Box::new(Held(Some(slot))),
+            slot: Box::new(TunnelSlot(Some(slot))),
             record: Arc::clone(&self.record),
         };
         Reply::with_head(start.head, ReplyBody::Tunnel(Some(Box::new(tunnel))))

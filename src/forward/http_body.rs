@@ -16,10 +16,10 @@ use tidegate_runtime::{poll_write_both, with_scratch};
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
-use super::backend::Backend;
+use super::backend::BackendHandle;
 use super::failure::Failure;
 use super::pinned::Keeping;
-use super::streamed::Source;
+use super::streamed::ReplySource;
 use super::upstream::Upstream;
 use crate::call::{
     BodyError, ClientLeft, HttpCall, Link, OnClientLeft, PolledFrame, Reason, Record, RequestBody,
@@ -41,14 +41,14 @@ pub(super) struct Outgoing {
     at: usize,
     /// All bytes that have left.
     written: u64,
-    stage: Stage,
+    stage: RequestStage,
     /// The rest of the body is still at the client.
     client_owes: bool,
 }
 
 /// How far a request is.
 #[derive(Clone, Copy)]
-enum Stage {
+enum RequestStage {
     /// The head was not made.
     Unwritten,
     /// More of its body follows.
@@ -79,19 +79,19 @@ impl Outgoing {
             second: Bytes::new(),
             at: 0,
             written: 0,
-            stage: Stage::Unwritten,
+            stage: RequestStage::Unwritten,
             client_owes: false,
         }
     }
 
     /// Whether all of it has left.
     pub(super) fn is_sent(&self) -> bool {
-        matches!(self.stage, Stage::Sent)
+        matches!(self.stage, RequestStage::Sent)
     }
 
     /// Whether nothing more leaves.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Sent | Stage::Cut)
+        matches!(self.stage, RequestStage::Sent | RequestStage::Cut)
     }
 
     /// Bytes that have left.
@@ -115,7 +115,7 @@ impl Outgoing {
         if let Poll::Ready(Err(_)) = polled
             && self.written > 0
         {
-            self.stage = Stage::Cut;
+            self.stage = RequestStage::Cut;
         }
         polled
     }
@@ -127,13 +127,13 @@ impl Outgoing {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Interrupted>> {
         self.client_owes = false;
-        if let Stage::Unwritten = self.stage {
+        if let RequestStage::Unwritten = self.stage {
             ready!(self.poll_begin(call, link, cx))?;
         }
         loop {
             ready!(self.poll_write(link, cx)).map_err(Interrupted::ByBackend)?;
-            let Stage::Streams { chunked } = self.stage else {
-                self.stage = Stage::Sent;
+            let RequestStage::Streams { chunked } = self.stage else {
+                self.stage = RequestStage::Sent;
                 return Poll::Ready(Ok(()));
             };
             match ready!(self.poll_part(call, cx))? {
@@ -187,7 +187,7 @@ impl Outgoing {
                 } else {
                     self.second = body.clone();
                 }
-                self.stage = Stage::Last;
+                self.stage = RequestStage::Last;
             }
             RequestBody::Streamed { read, rest } => {
                 let left = rest.size_hint().exact();
@@ -201,8 +201,8 @@ impl Outgoing {
                 }
                 self.second = read.clone();
                 self.stage = match left {
-                    Some(0) => Stage::Last,
-                    _ => Stage::Streams { chunked },
+                    Some(0) => RequestStage::Last,
+                    _ => RequestStage::Streams { chunked },
                 };
             }
         }
@@ -247,7 +247,7 @@ impl Outgoing {
             // It was kept in case the call had to be sent elsewhere.
             *read = Bytes::new();
             if !chunked && rest.is_end_stream() {
-                self.stage = Stage::Last;
+                self.stage = RequestStage::Last;
             }
         }
     }
@@ -258,7 +258,7 @@ impl Outgoing {
             self.first.extend_from_slice(write::LAST_CHUNK);
         }
         self.first_length = self.first.len();
-        self.stage = Stage::Last;
+        self.stage = RequestStage::Last;
     }
 
     fn begin_part(&mut self, chunked: bool) {
@@ -302,7 +302,7 @@ pub(super) struct RunningReply<S: Slot> {
     pub(super) upload: Option<Box<LateUpload>>,
     pub(super) slot: S,
     pub(super) record: Arc<Record>,
-    pub(super) backend: Arc<Backend>,
+    pub(super) backend: Arc<BackendHandle>,
     pub(super) on_client_left: OnClientLeft,
     pub(super) deadline: Instant,
     /// Bytes of the body so far.
@@ -396,7 +396,7 @@ impl<S: Slot> RunningReply<S> {
 }
 
 /// A reply that is too large to hold, or of unknown length.
-impl<S: Slot> Source for RunningReply<S> {
+impl<S: Slot> ReplySource for RunningReply<S> {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         let part = ready!(self.poll_part(cx));
         if let Err(failure) = &part {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Settings, Tls};
+use super::{BackendTls, ForwarderSettings};
 use crate::call::listener::socket_path;
 use crate::call::{BackendKind, OnClientLeft};
 use crate::options::kind::{
@@ -21,22 +21,22 @@ use crate::options::{Mistake, ValueKind, options};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// Where it listens.
-    pub address: Address,
+    pub address: BackendAddress,
     /// TLS to it; none if it is spoken to without.
-    pub tls: Option<Tls>,
+    pub tls: Option<BackendTls>,
 }
 
 /// A backend as the config gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
-    pub(crate) address: Address,
+pub(crate) struct BackendTarget {
+    pub(crate) address: BackendAddress,
     /// Whether it speaks TLS.
     pub(crate) is_tls: bool,
 }
 
 /// Where a backend listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum BackendAddress {
     /// An address.
     Ip(SocketAddr),
     /// A name, looked up at each connect.
@@ -49,15 +49,15 @@ options! {
     /// The server behind the sidecar.
     pub struct BackendSection {
         /// The sdkserver. Required for socket listeners. tls://host:port is with TLS.
-        socket: Option<Target> = target("127.0.0.1:2001").optional().line("\"127.0.0.1:2001\"").first(6);
+        socket: Option<BackendTarget> = target("127.0.0.1:2001").optional().line("\"127.0.0.1:2001\"").first(6);
 
         /// sdkwsgi, or any other HTTP server. Without it, HTTP routes are answered with 501.
         /// https://host:port is with TLS. On a socket file the client's Host is passed on, as it is on an
         /// address.
-        http: Option<Target> = http_target().optional().line("\"http://127.0.0.1:8080\"").first(5);
+        http: Option<BackendTarget> = http_target().optional().line("\"http://127.0.0.1:8080\"").first(5);
 
         /// The server behind tcp listeners. A call is one connection there. tls://host:port is with TLS.
-        tcp: Option<Target> = target("127.0.0.1:9000").optional().example("\"127.0.0.1:9000\"");
+        tcp: Option<BackendTarget> = target("127.0.0.1:9000").optional().example("\"127.0.0.1:9000\"");
 
         /// Whether a read (GET, HEAD, and the functions that the table marks as reads) is sent once more
         /// if its connection closed before one byte of reply. The second attempt counts against every
@@ -195,16 +195,16 @@ impl BackendSection {
         &self,
         bounds: &BoundsSection,
         own: Arc<[SocketAddr]>,
-        tls: &BackendTls,
-    ) -> Settings {
+        tls: &TlsByBackend,
+    ) -> ForwarderSettings {
         let count = |setting: Option<u32>| setting.unwrap_or_default() as usize;
-        let remote = |target: &Option<Target>, tls: &Option<Tls>| {
-            let Target { address, is_tls } = target.clone()?;
+        let remote = |target: &Option<BackendTarget>, tls: &Option<BackendTls>| {
+            let BackendTarget { address, is_tls } = target.clone()?;
             assert_eq!(is_tls, tls.is_some(), "TLS that can't be used is an error");
             let tls = tls.clone();
             Some(Remote { address, tls })
         };
-        Settings {
+        ForwarderSettings {
             socket: remote(&self.socket.value, &tls.socket),
             http: remote(&self.http.value, &tls.http),
             tcp: remote(&self.tcp.value, &tls.tcp),
@@ -221,10 +221,10 @@ impl BackendSection {
 
 /// TLS of each backend by a config's certificates, for backends that speak TLS.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct BackendTls {
-    pub(crate) socket: Option<Tls>,
-    pub(crate) http: Option<Tls>,
-    pub(crate) tcp: Option<Tls>,
+pub(crate) struct TlsByBackend {
+    pub(crate) socket: Option<BackendTls>,
+    pub(crate) http: Option<BackendTls>,
+    pub(crate) tcp: Option<BackendTls>,
 }
 
 /// For people: the admin address shows it.
@@ -236,14 +236,14 @@ impl fmt::Display for Remote {
 }
 
 /// As `target` reads it.
-impl fmt::Display for Target {
+impl fmt::Display for BackendTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_tls { TLS } else { "" };
         write!(f, "{scheme}{}", self.address)
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for BackendAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ip(address) => address.fmt(f),
@@ -253,7 +253,7 @@ impl fmt::Display for Address {
     }
 }
 
-impl Address {
+impl BackendAddress {
     /// `host:port`.
     pub fn kind(example: &'static str) -> ValueKind<Self> {
         text("host:port", example, |given| {
@@ -306,11 +306,11 @@ impl Address {
 }
 
 /// `host:port`, the same with TLS, or a socket file.
-fn target(example: &'static str) -> ValueKind<Target> {
+fn target(example: &'static str) -> ValueKind<BackendTarget> {
     let allowed = "host:port, tls://host:port, or unix:/path of a socket file";
     text(allowed, example, |given| {
         let given = given.trim();
-        if let Some(target) = Target::socket_file(given) {
+        if let Some(target) = BackendTarget::socket_file(given) {
             return target;
         }
         let (host, is_tls) = match given.strip_prefix(TLS) {
@@ -325,8 +325,8 @@ fn target(example: &'static str) -> ValueKind<Target> {
             let cause = format!("{} begins with another scheme", quoted(given));
             return Err(Mistake::new(cause, format!("write {}", quoted(&right))));
         }
-        let address = Address::parse(host, None, example)?;
-        Ok(Target { address, is_tls })
+        let address = BackendAddress::parse(host, None, example)?;
+        Ok(BackendTarget { address, is_tls })
     })
 }
 
@@ -347,24 +347,24 @@ fn server_name() -> ValueKind<String> {
 /// Prefix of an address with TLS.
 const TLS: &str = "tls://";
 
-impl Target {
+impl BackendTarget {
     /// Reads `unix:` and a path; none if it is something else.
     fn socket_file(given: &str) -> Option<Result<Self, Mistake>> {
         let path = socket_path(given.strip_prefix("unix:")?);
         Some(path.map(|path| Self {
-            address: Address::Unix(path.into()),
+            address: BackendAddress::Unix(path.into()),
             is_tls: false,
         }))
     }
 }
 
 /// `http://host:port`, the same with TLS, or a socket file.
-fn http_target() -> ValueKind<Target> {
+fn http_target() -> ValueKind<BackendTarget> {
     const EXAMPLE: &str = "http://127.0.0.1:8080";
     let allowed = "http://host:port, https://host:port, or unix:/path of a socket file";
     let kind = text(allowed, EXAMPLE, |given| {
         let given = given.trim();
-        if let Some(target) = Target::socket_file(given) {
+        if let Some(target) = BackendTarget::socket_file(given) {
             return target;
         }
         let wrong = |message: &str, cure: &str| {
@@ -389,11 +389,11 @@ fn http_target() -> ValueKind<Target> {
             return Err(Mistake::new("the address holds a user name", cure));
         }
         let usual = if is_tls { 443 } else { 80 };
-        let address = Address::parse(host, Some(usual), EXAMPLE)?;
-        Ok(Target { address, is_tls })
+        let address = BackendAddress::parse(host, Some(usual), EXAMPLE)?;
+        Ok(BackendTarget { address, is_tls })
     });
-    let show = |Target { address, is_tls }: &Target| match (address, is_tls) {
-        (Address::Unix(_), _) => string(&address.to_string()),
+    let show = |BackendTarget { address, is_tls }: &BackendTarget| match (address, is_tls) {
+        (BackendAddress::Unix(_), _) => string(&address.to_string()),
         (address, false) => string(&format!("http://{address}")),
         (address, true) => string(&format!("https://{address}")),
     };

@@ -3,7 +3,7 @@
 
 use tokio::time::Instant;
 
-use super::backend::Backend;
+use super::backend::BackendHandle;
 use super::pool::LOOK_AFTER;
 use super::upstream::Upstream;
 use crate::call::{Generation, PinnedConnection};
@@ -24,7 +24,7 @@ struct Pinned {
 
 impl Keeping {
     /// Keeps a connection whose reply was read to its end, at this moment.
-    pub(super) fn keep(self, upstream: Upstream, since: Instant, backend: &Backend) {
+    pub(super) fn keep(self, upstream: Upstream, since: Instant, backend: &BackendHandle) {
         match self {
             Self::Pool => backend.pool.put(upstream, since, &backend.bounds),
             Self::Pinned(pinned) => pinned.put(Box::new(Pinned {
@@ -36,7 +36,7 @@ impl Keeping {
 }
 
 /// The client's own connection to this backend, if it has one that is still open.
-pub(super) fn take(pinned: &PinnedConnection, backend: &Backend) -> Option<Upstream> {
+pub(super) fn take(pinned: &PinnedConnection, backend: &BackendHandle) -> Option<Upstream> {
     let Pinned {
         mut upstream,
         generation,

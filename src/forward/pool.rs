@@ -99,7 +99,7 @@ impl Retirement {
 
 /// The idle connections of one backend. Those of one thread are kept apart from those of others, because what
 /// comes on a connection wakes the thread that opened it.
-pub(super) struct Pool<U> {
+pub(super) struct ConnectionPool<U> {
     idle: PerThread<Idle<U>>,
     /// Connections of all of them.
     kept: AtomicUsize,
@@ -123,7 +123,7 @@ struct IdleUpstream<U> {
     usable_until: Instant,
 }
 
-impl<U> Default for Pool<U> {
+impl<U> Default for ConnectionPool<U> {
     fn default() -> Self {
         Self {
             idle: PerThread::default(),
@@ -143,7 +143,7 @@ impl<U> Default for Idle<U> {
     }
 }
 
-impl<U: Pooled> Pool<U> {
+impl<U: Pooled> ConnectionPool<U> {
     /// Takes the connection that was used last and is not too old, and how long it was idle. Whether it has
     /// ended shows before anything is written on it.
     pub(super) fn take(&self, now: Instant) -> Option<(U, Duration)> {
@@ -221,7 +221,7 @@ impl<U: Pooled> Pool<U> {
     }
 }
 
-impl<U> Pool<U> {
+impl<U> ConnectionPool<U> {
     /// Closes connections that no call took. Returns when the next may be closed.
     fn sweep(&self) -> Option<Instant> {
         let now = Instant::now();
@@ -241,7 +241,7 @@ impl<U> Pool<U> {
 }
 
 /// Closes connections that no call took. Ends when none is left.
-async fn sweep<U>(pool: Weak<Pool<U>>) {
+async fn sweep<U>(pool: Weak<ConnectionPool<U>>) {
     loop {
         let due = {
             let Some(pool) = pool.upgrade() else { return };
@@ -366,7 +366,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_in_steady_use_ends_by_its_age() {
         let bounds = bounds(60 * SECOND, 4 * SECOND);
-        let (pool, opener) = (Arc::new(Pool::default()), Opener::new(&bounds));
+        let (pool, opener) = (Arc::new(ConnectionPool::default()), Opener::new(&bounds));
         let opened = Instant::now();
         pool.put(opener.open(1, u32::MAX / 2), opened, &bounds);
         // A call every half second, which ends at once.
@@ -382,7 +382,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_old_connection_does_not_hide_a_younger_one_below_it() {
         let bounds = bounds(10 * SECOND, 3600 * SECOND);
-        let (pool, opener) = (Arc::new(Pool::default()), Opener::new(&bounds));
+        let (pool, opener) = (Arc::new(ConnectionPool::default()), Opener::new(&bounds));
         let old = opener.open(1, u32::MAX / 2);
         tokio::time::advance(8 * SECOND).await;
         let young = opener.open(2, u32::MAX / 2);
@@ -398,7 +398,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn idle_connections_are_closed_at_the_end_of_their_age() {
         let bounds = bounds(10 * SECOND, 3600 * SECOND);
-        let (pool, opener) = (Arc::new(Pool::default()), Opener::new(&bounds));
+        let (pool, opener) = (Arc::new(ConnectionPool::default()), Opener::new(&bounds));
         for entropy in [0, u32::MAX / 2, u32::MAX] {
             pool.put(opener.open(1, entropy), Instant::now(), &bounds);
         }
@@ -411,7 +411,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_retirement_closes_idle_connections_to_other_addresses_and_takes_none_back() {
         let bounds = bounds(3600 * SECOND, 3600 * SECOND);
-        let (pool, opener) = (Arc::new(Pool::default()), Opener::new(&bounds));
+        let (pool, opener) = (Arc::new(ConnectionPool::default()), Opener::new(&bounds));
         let busy = [opener.open(1, 0), opener.open(2, 0)];
         for last in [1, 2, 3] {
             pool.put(opener.open(last, 0), Instant::now(), &bounds);
@@ -434,7 +434,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_lookup_that_began_before_another_does_not_replace_its_result() {
         let bounds = bounds(3600 * SECOND, 3600 * SECOND);
-        let (pool, opener) = (Arc::new(Pool::default()), Opener::new(&bounds));
+        let (pool, opener) = (Arc::new(ConnectionPool::default()), Opener::new(&bounds));
         pool.put(opener.open(2, 0), Instant::now(), &bounds);
         let slow = retirement(Instant::now() + SECOND, &[1]);
         tokio::time::advance(SECOND).await;

@@ -12,16 +12,16 @@ use tidegate_limits::scheduler::Outcome;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
-use super::backend::Backend;
+use super::backend::BackendHandle;
 use super::carry::Committed;
 use super::connect::ConnectError;
-use super::deadline::Deadline;
+use super::deadline::ExchangeDeadline;
 use super::failure::Failure;
 use super::stream::{keep_alive, reset_when_closed};
-use super::streamed::{Source, Streamed};
+use super::streamed::{ReplySource, Streamed};
 use super::tls::refused_after_the_handshake;
 use super::tls_failure::TlsFailure;
-use super::{Exchanged, Unsent};
+use super::{Exchanged, UnsentCall};
 use crate::call::sdk::reply::{self, Balance, ReplyEnding};
 use crate::call::{
     ArrayCall, BodyError, Link, Message, OnClientLeft, PolledFrame, Reason, Record, Refusal, Reply,
@@ -43,19 +43,19 @@ pub(super) async fn array<S: Slot>(
     call: Box<ArrayCall>,
     mut slot: S,
     record: Arc<Record>,
-    backend: Arc<Backend>,
+    backend: Arc<BackendHandle>,
     committed: Committed,
 ) -> Exchanged<S> {
     let bounds = &backend.bounds;
-    let mut deadline = Deadline::new(bounds);
+    let mut deadline = ExchangeDeadline::new(bounds);
     let writing = write_whole(&mut link, written, &call.bytes, &committed, &mut deadline);
     match writing.await {
-        Written::Whole => {}
-        Written::Nothing(error) => {
+        WriteOutcome::Whole => {}
+        WriteOutcome::Nothing(error) => {
             let cause = ConnectError::ClosedBefore(error);
-            return Err(Unsent::new(Message::Socket(call), slot, cause));
+            return Err(UnsentCall::new(Message::Socket(call), slot, cause));
         }
-        Written::Part(failure) => {
+        WriteOutcome::Part(failure) => {
             slot.sent();
             slot.finish(Outcome::Failed);
             return Ok(Err(failure.refusal(&backend, &record)));
@@ -67,7 +67,7 @@ pub(super) async fn array<S: Slot>(
     Ok(read_reply(link, slot, record, &backend, deadline).await)
 }
 
-enum Written {
+enum WriteOutcome {
     Whole,
     /// The backend accepted no byte, so the call was not sent.
     Nothing(io::Error),
@@ -79,8 +79,8 @@ async fn write_whole(
     mut written: usize,
     bytes: &[u8],
     committed: &Committed,
-    deadline: &mut Deadline,
-) -> Written {
+    deadline: &mut ExchangeDeadline,
+) -> WriteOutcome {
     while written < bytes.len() {
         match link.try_write(&bytes[written..]) {
             Ok(more) => {
@@ -92,23 +92,23 @@ async fn write_whole(
                 let due = due.expect("nothing is owed by a client whose array is here");
                 match timeout_at(due, link.tcp().writable()).await {
                     Ok(Ok(())) => {}
-                    _ if written == 0 => return Written::Nothing(error),
-                    Ok(Err(_)) => return Written::Part(Failure::Closed),
-                    Err(_) => return Written::Part(Failure::TakenSlowly),
+                    _ if written == 0 => return WriteOutcome::Nothing(error),
+                    Ok(Err(_)) => return WriteOutcome::Part(Failure::Closed),
+                    Err(_) => return WriteOutcome::Part(Failure::TakenSlowly),
                 }
             }
-            Err(error) if written == 0 => return Written::Nothing(error),
-            Err(_) => return Written::Part(Failure::Closed),
+            Err(error) if written == 0 => return WriteOutcome::Nothing(error),
+            Err(_) => return WriteOutcome::Part(Failure::Closed),
         }
     }
-    Written::Whole
+    WriteOutcome::Whole
 }
 
 async fn read_reply<S: Slot>(
     mut link: Link,
     mut slot: S,
     record: Arc<Record>,
-    backend: &Backend,
+    backend: &BackendHandle,
     deadline: Instant,
 ) -> Result<Reply, Refusal> {
     let bounds = &backend.bounds;
@@ -253,7 +253,7 @@ impl<S: Slot> Streaming<S> {
     }
 }
 
-impl<S: Slot> Source for Streaming<S> {
+impl<S: Slot> ReplySource for Streaming<S> {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         let chunk = match ready!(self.poll_chunk(cx)) {
             Ok(chunk) => chunk,

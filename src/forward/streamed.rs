@@ -27,7 +27,7 @@ use crate::call::{BodyError, OnClientLeft, PolledFrame, Reason, Record, data_byt
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A reply that the backend is still sending.
-pub(super) trait Source: Send + 'static {
+pub(super) trait ReplySource: Send + 'static {
     /// The next part; `None` at the end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> PolledFrame;
 
@@ -58,14 +58,14 @@ pub(super) trait Source: Send + 'static {
 
 /// The bounds for clients that read replies of one backend.
 #[derive(Clone, Debug)]
-pub(super) struct Readers {
+pub(super) struct ReaderBounds {
     pub(super) min_rate: u64,
     pub(super) slow_max: usize,
     /// The number of slow clients now.
     pub(super) slow: Arc<AtomicUsize>,
 }
 
-impl Readers {
+impl ReaderBounds {
     /// A slot for a slow reader, if one is left. Together they never hold more than half of the smallest limit that
     /// this one holds, so that others have their turn.
     fn allow(&self, narrowest: Option<u32>) -> Option<Allowed> {
@@ -93,12 +93,12 @@ impl Drop for Allowed {
 ///
 /// If it is dropped before its end, the connection to the backend is closed, or the rest is read in a task of its
 /// own and the slot comes back at the end of that.
-pub(super) struct Streamed<T: Source> {
-    shared: Arc<Mutex<State<T>>>,
+pub(super) struct Streamed<T: ReplySource> {
+    shared: Arc<Mutex<StreamedState<T>>>,
     watch: AbortHandle,
 }
 
-struct State<T: Source> {
+struct StreamedState<T: ReplySource> {
     /// `None` once it has ended.
     source: Option<T>,
     /// Set when it was cut off, until the client's side notices.
@@ -109,7 +109,7 @@ struct State<T: Source> {
     reader: Option<Waker>,
 }
 
-impl<T: Source> State<T> {
+impl<T: ReplySource> StreamedState<T> {
     /// Ends the reply for the client, which is woken to notice. Returns the reply.
     fn cut_off(&mut self, why: &'static str) -> Option<T> {
         let source = self.source.take()?;
@@ -121,11 +121,11 @@ impl<T: Source> State<T> {
     }
 }
 
-impl<T: Source> Streamed<T> {
-    pub(super) fn new(source: T, readers: Readers) -> Self {
+impl<T: ReplySource> Streamed<T> {
+    pub(super) fn new(source: T, readers: ReaderBounds) -> Self {
         let mut credit = Credit::new(GRACE, readers.min_rate);
         credit.begin_to_wait(Instant::now());
-        let shared = Arc::new(Mutex::new(State {
+        let shared = Arc::new(Mutex::new(StreamedState {
             source: Some(source),
             cut: None,
             credit,
@@ -139,7 +139,7 @@ impl<T: Source> Streamed<T> {
     }
 }
 
-impl<T: Source> Body for Streamed<T> {
+impl<T: ReplySource> Body for Streamed<T> {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -189,11 +189,11 @@ impl<T: Source> Body for Streamed<T> {
     fn size_hint(&self) -> SizeHint {
         let state = lock(&self.shared);
         let source = state.source.as_ref();
-        source.map_or_else(SizeHint::default, Source::size_hint)
+        source.map_or_else(SizeHint::default, ReplySource::size_hint)
     }
 }
 
-impl<T: Source> Drop for Streamed<T> {
+impl<T: ReplySource> Drop for Streamed<T> {
     fn drop(&mut self) {
         let source = lock(&self.shared).source.take();
         if let Some(source) = source {
@@ -204,7 +204,7 @@ impl<T: Source> Drop for Streamed<T> {
 }
 
 /// Closes the connection to the backend, or reads the rest in a task of its own, without the client.
-fn leave<T: Source>(source: T) {
+fn leave<T: ReplySource>(source: T) {
     let is_drained = source.record().note(|facts| facts.reason) == Some(Reason::Draining);
     match source.on_client_left() {
         // The process ends before the rest would be read.
@@ -221,7 +221,7 @@ fn leave<T: Source>(source: T) {
 }
 
 /// Reads and discards the rest, and gives the slot back.
-async fn discard<T: Source>(mut source: T) {
+async fn discard<T: ReplySource>(mut source: T) {
     let deadline = source.deadline();
     let outcome = loop {
         match std::future::poll_fn(|cx| source.poll_next(cx)).await {
@@ -236,7 +236,7 @@ async fn discard<T: Source>(mut source: T) {
 }
 
 /// The next step of the watch.
-enum Next<T> {
+enum WatchStep<T> {
     /// Check again at this moment.
     Look(Instant),
     /// Read the rest: the client has been cut off.
@@ -245,25 +245,25 @@ enum Next<T> {
     Nothing,
 }
 
-async fn watch<T: Source>(shared: Arc<Mutex<State<T>>>, readers: Readers) {
+async fn watch<T: ReplySource>(shared: Arc<Mutex<StreamedState<T>>>, readers: ReaderBounds) {
     let mut allowed = None;
     loop {
         match look(&shared, &readers, &mut allowed) {
-            Next::Look(next) => sleep_until(next).await,
-            Next::Discard(source) => return discard(source).await,
-            Next::Nothing => return,
+            WatchStep::Look(next) => sleep_until(next).await,
+            WatchStep::Discard(source) => return discard(source).await,
+            WatchStep::Nothing => return,
         }
     }
 }
 
-fn look<T: Source>(
-    shared: &Mutex<State<T>>,
-    readers: &Readers,
+fn look<T: ReplySource>(
+    shared: &Mutex<StreamedState<T>>,
+    readers: &ReaderBounds,
     allowed: &mut Option<Allowed>,
-) -> Next<T> {
+) -> WatchStep<T> {
     let mut state = lock(shared);
     let Some(source) = &state.source else {
-        return Next::Nothing;
+        return WatchStep::Nothing;
     };
     let (now, deadline) = (Instant::now(), source.deadline());
     if deadline <= now {
@@ -273,27 +273,27 @@ fn look<T: Source>(
             record.note(|facts| facts.reason = Some(Reason::BackendSlow));
             source.end(Outcome::Failed);
         }
-        return Next::Nothing;
+        return WatchStep::Nothing;
     }
     if readers.min_rate == 0 {
-        return Next::Look(deadline);
+        return WatchStep::Look(deadline);
     }
     let Some(due) = state.credit.due() else {
         // The backend delays the reply.
-        return Next::Look(deadline.min(now + GRACE));
+        return WatchStep::Look(deadline.min(now + GRACE));
     };
     if now < due {
         // One chunk does not make it quick.
         if state.credit.left() > GRACE / 2 {
             *allowed = None;
         }
-        return Next::Look(deadline.min(due));
+        return WatchStep::Look(deadline.min(due));
     }
     if allowed.is_none() {
         *allowed = readers.allow(source.narrowest());
     }
     if allowed.is_some() {
-        return Next::Look(deadline.min(now + LOOK_AGAIN));
+        return WatchStep::Look(deadline.min(now + LOOK_AGAIN));
     }
     match state.cut_off("the client takes the reply too slowly") {
         Some(source) => {
@@ -304,10 +304,10 @@ fn look<T: Source>(
             });
             if source.on_client_left() == OnClientLeft::Close {
                 source.end(Outcome::Failed);
-                return Next::Nothing;
+                return WatchStep::Nothing;
             }
-            Next::Discard(source)
+            WatchStep::Discard(source)
         }
-        None => Next::Nothing,
+        None => WatchStep::Nothing,
     }
 }

@@ -21,12 +21,12 @@ use tokio_rustls::rustls::{
 };
 
 use super::tls_failure::TlsFailure;
-use crate::call::link::Secured;
+use crate::call::link::TlsLink;
 use crate::call::{Link, TlsCause as Cause};
 
 /// TLS to one backend.
 #[derive(Clone)]
-pub struct Tls {
+pub struct BackendTls {
     /// Checks of the backend's certificate, and our own certificate.
     pub(crate) config: Arc<ClientConfig>,
     /// The name that the backend's certificate must be for.
@@ -35,7 +35,7 @@ pub struct Tls {
     pub(crate) made_from: u128,
 }
 
-impl fmt::Debug for Tls {
+impl fmt::Debug for BackendTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
             .field("name", &self.name)
@@ -44,15 +44,15 @@ impl fmt::Debug for Tls {
 }
 
 /// Equal if a connection that was opened with the one is as good as one of the other.
-impl PartialEq for Tls {
+impl PartialEq for BackendTls {
     fn eq(&self, other: &Self) -> bool {
         self.made_from == other.made_from && self.name == other.name
     }
 }
 
-impl Eq for Tls {}
+impl Eq for BackendTls {}
 
-impl Tls {
+impl BackendTls {
     /// The handshake, within a bound.
     pub(super) async fn shake_hands(
         &self,
@@ -64,7 +64,7 @@ impl Tls {
         let _ = tcp.set_nodelay(true);
         let connector = TlsConnector::from(Arc::clone(&self.config));
         match timeout(bound, connector.connect(self.name.clone(), tcp)).await {
-            Ok(Ok(tls)) => Ok(Link::Tls(Box::new(Secured::new(tls)))),
+            Ok(Ok(tls)) => Ok(Link::Tls(Box::new(TlsLink::new(tls)))),
             Ok(Err(error)) => Err(explain(&error)),
             Err(_) => Err(timed_out(bound)),
         }

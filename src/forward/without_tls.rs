@@ -10,9 +10,9 @@ use crate::call::Link;
 
 /// TLS to one backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tls {}
+pub enum BackendTls {}
 
-impl Tls {
+impl BackendTls {
     pub(super) async fn shake_hands(&self, _: TcpStream, _: Duration) -> Result<Link, TlsFailure> {
         match *self {}
     }

@@ -14,13 +14,14 @@ use tidegate_runtime::lock;
 use super::{ClientState, Clients, Pipeline, RunState};
 use crate::admit::{Ask, QueuePosition, QueuedCall};
 use crate::call::{
-    Answer, BackendKind, Dialect, HttpCall, Message, Progress, Reason, Record, Refusal, Reply,
-    ReplyBody, Request, Verdict,
+    BackendKind, BufferedReply, Dialect, HttpCall, Message, Progress, Reason, Record, Refusal,
+    Reply, ReplyBody, Request, Verdict,
 };
 use crate::coalesce::Key;
 use crate::protocol::{self, dialect};
 use crate::tasks::{
-    self, Missing, NotKept, Owner, Preference, Room, State, Submission, Task, TaskId, Unread, Watch,
+    self, KeepError, Missing, NotKept, Owner, Preference, Room, Submission, Task, TaskId,
+    TaskState, Watch,
 };
 
 /// The path to which clients come back.
@@ -148,7 +149,7 @@ impl Pipeline {
         record: Arc<Record>,
         absent: Arc<Absent>,
         room: Room,
-    ) -> Result<Answer, NotKept> {
+    ) -> Result<BufferedReply, NotKept> {
         record.note(|facts| facts.handed_over = true);
         let kind = self.kind();
         let reply = match key {
@@ -163,8 +164,8 @@ impl Pipeline {
         drop(record);
         let cut = match tasks::read(protocol::answer(reply, kind), &room).await {
             Ok(answer) => return Ok(answer),
-            Err(Unread::NoRoom(not_kept)) => return Err(not_kept),
-            Err(Unread::Cut(error)) => format!("the backend's answer broke off ({error})"),
+            Err(KeepError::NoRoom(not_kept)) => return Err(not_kept),
+            Err(KeepError::Cut(error)) => format!("the backend's answer broke off ({error})"),
         };
         let refusal = Refusal::new(Reason::BackendCut, cut);
         tasks::read(protocol::answer(Err(refusal), kind), &room)
@@ -252,19 +253,19 @@ impl Pipeline {
     /// The answer of a task, or its progress.
     fn reply(&self, task: &Task) -> Result<Reply, Refusal> {
         match &task.state {
-            State::Done(answer) => {
+            TaskState::Done(answer) => {
                 let (head, body) = protocol::answer(Ok(answer.reply()), self.kind());
                 Ok(Reply::with_head(head, body))
             }
-            State::Waiting | State::Running => Ok(self.progress(task)),
-            State::NotKept { bytes } => Err(Refusal::new(
+            TaskState::Waiting | TaskState::Running => Ok(self.progress(task)),
+            TaskState::NotKept { bytes } => Err(Refusal::new(
                 Reason::AnswerNotKept,
                 format!(
                     "the call was made, and there was no room to keep its answer of {bytes} bytes"
                 ),
             )),
-            State::Cancelled => Err(Refusal::new(Reason::TaskGone, "the task was cancelled")),
-            State::Failed => Err(Refusal::new(Reason::Internal, "the task came to no answer")),
+            TaskState::Cancelled => Err(Refusal::new(Reason::TaskGone, "the task was cancelled")),
+            TaskState::Failed => Err(Refusal::new(Reason::Internal, "the task came to no answer")),
         }
     }
 

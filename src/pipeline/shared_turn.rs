@@ -70,7 +70,7 @@ impl Clients for SharedClients {
 /// Waits until the turn of any payer comes. Without a place, returns the refusal of the last one.
 async fn turn_of_all(clients: &SharedClients, waiting: QueuedCall) -> Result<Permit, Refusal> {
     let call = &clients.call;
-    let mut places = Places::new(clients, waiting);
+    let mut places = QueuePlaces::new(clients, waiting);
     loop {
         let changed = call.changed();
         // Without clients, the task that runs this drops it, unless one joins first.
@@ -109,7 +109,7 @@ async fn turn_of_all(clients: &SharedClients, waiting: QueuedCall) -> Result<Per
 }
 
 /// The places of a shared call in the queue.
-struct Places<'a> {
+struct QueuePlaces<'a> {
     clients: &'a SharedClients,
     /// The record of the call itself.
     record: Option<Arc<Record>>,
@@ -126,7 +126,7 @@ struct QueuePlace {
     waiting: QueuedCall,
 }
 
-impl<'a> Places<'a> {
+impl<'a> QueuePlaces<'a> {
     fn new(clients: &'a SharedClients, waiting: QueuedCall) -> Self {
         Self {
             clients,

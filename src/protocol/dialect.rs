@@ -30,7 +30,7 @@ pub fn refusal_json(refusal: &Refusal) -> Bytes {
 /// The body of a refusal as problem details (RFC 9457). No type is given, so the title is that of the
 /// status; `reason` is what programs decide by.
 #[derive(Serialize)]
-struct Problem<'a> {
+struct ProblemDetails<'a> {
     title: &'static str,
     status: u16,
     detail: &'a str,
@@ -46,7 +46,7 @@ struct Problem<'a> {
 /// The body of a refusal as problem details: one JSON object.
 #[must_use]
 pub fn problem_json(refusal: &Refusal, status: StatusCode) -> Bytes {
-    let problem = Problem {
+    let problem = ProblemDetails {
         title: status.canonical_reason().unwrap_or_default(),
         status: status.as_u16(),
         detail: &refusal.detail,

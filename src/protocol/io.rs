@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::stream::Stream;
+use super::stream::ClientStream;
 use super::wire::Wire;
 
 /// Largest number of bytes that one read takes.
@@ -28,12 +28,12 @@ const READ_BYTES: usize = 4 * 1024;
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// The bytes that may still be read in that time.
-pub(super) struct Unread {
+pub(super) struct UnreadBytes {
     left: usize,
     seen: u64,
 }
 
-impl Default for Unread {
+impl Default for UnreadBytes {
     fn default() -> Self {
         Self {
             left: 64 * 1024,
@@ -42,7 +42,7 @@ impl Default for Unread {
     }
 }
 
-impl Unread {
+impl UnreadBytes {
     /// No bound on bytes; time bounds them.
     pub(super) fn all() -> Self {
         Self {
@@ -57,7 +57,11 @@ impl Unread {
     }
 
     /// Reads and discards; ready at the end of the client's bytes, or when they are too many.
-    pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>, stream: &mut Stream) -> Poll<()> {
+    pub(super) fn poll_discard(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut ClientStream,
+    ) -> Poll<()> {
         let mut scrap = [MaybeUninit::uninit(); READ_BYTES];
         while self.left > 0 {
             let mut room = ReadBuf::uninit(&mut scrap);
@@ -80,7 +84,7 @@ enum Socket {
     /// Asked directly.
     Bare(BareStream),
     /// Known to the runtime.
-    Watched(Stream),
+    Watched(ClientStream),
     /// On its way from one to the other.
     Between,
 }
@@ -91,7 +95,7 @@ impl Client {
         Self(Socket::Bare(stream))
     }
 
-    pub(super) fn secured(stream: Stream) -> Self {
+    pub(super) fn secured(stream: ClientStream) -> Self {
         Self(Socket::Watched(stream))
     }
 
@@ -99,7 +103,7 @@ impl Client {
     ///
     /// # Errors
     /// If the runtime cannot take it.
-    fn watched(&mut self) -> io::Result<&mut Stream> {
+    fn watched(&mut self) -> io::Result<&mut ClientStream> {
         if let Socket::Bare(_) = self.0 {
             let bare = Self(std::mem::replace(&mut self.0, Socket::Between));
             self.0 = Socket::Watched(bare.into_watched()?);
@@ -114,9 +118,9 @@ impl Client {
     ///
     /// # Errors
     /// If the runtime cannot take it.
-    pub(super) fn into_watched(self) -> io::Result<Stream> {
+    pub(super) fn into_watched(self) -> io::Result<ClientStream> {
         match self.0 {
-            Socket::Bare(bare) => Ok(Stream::Plain(Wire::new(TcpStream::from_std(bare)?))),
+            Socket::Bare(bare) => Ok(ClientStream::Plain(Wire::new(TcpStream::from_std(bare)?))),
             Socket::Watched(stream) => Ok(stream),
             Socket::Between => Err(io::ErrorKind::NotConnected.into()),
         }
@@ -141,15 +145,15 @@ impl Client {
         };
         match &mut self.0 {
             Socket::Bare(stream) => receive(stream.as_fd()),
-            Socket::Watched(Stream::Plain(wire)) => wire.try_read(receive),
-            Socket::Watched(Stream::Tls(_)) => Err(io::ErrorKind::WouldBlock.into()),
+            Socket::Watched(ClientStream::Plain(wire)) => wire.try_read(receive),
+            Socket::Watched(ClientStream::Tls(_)) => Err(io::ErrorKind::WouldBlock.into()),
             Socket::Between => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
     /// Whether nothing unread is left, as far as can be known now.
     fn is_drained(&self) -> bool {
-        if let Socket::Watched(Stream::Tls(_)) = self.0 {
+        if let Socket::Watched(ClientStream::Tls(_)) = self.0 {
             return false;
         }
         let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -166,8 +170,8 @@ impl Client {
         };
         match &mut self.0 {
             Socket::Bare(stream) => send(stream.as_fd()),
-            Socket::Watched(Stream::Plain(wire)) => wire.try_write(send),
-            Socket::Watched(Stream::Tls(_)) => Err(io::ErrorKind::WouldBlock.into()),
+            Socket::Watched(ClientStream::Plain(wire)) => wire.try_write(send),
+            Socket::Watched(ClientStream::Tls(_)) => Err(io::ErrorKind::WouldBlock.into()),
             Socket::Between => Err(io::ErrorKind::NotConnected.into()),
         }
     }
@@ -258,8 +262,8 @@ impl Client {
                 read => return Poll::Ready(read),
             }
             match self.watched()? {
-                Stream::Plain(wire) => ready!(wire.tcp().poll_read_ready(cx))?,
-                stream @ Stream::Tls(_) => {
+                ClientStream::Plain(wire) => ready!(wire.tcp().poll_read_ready(cx))?,
+                stream @ ClientStream::Tls(_) => {
                     let mut chunk = [MaybeUninit::uninit(); READ_BYTES];
                     let mut chunk = ReadBuf::uninit(&mut chunk);
                     ready!(Pin::new(stream).poll_read(cx, &mut chunk))?;
@@ -287,7 +291,7 @@ impl Client {
         mut bytes: &[u8],
         write_timeout: Duration,
     ) -> io::Result<()> {
-        if let Socket::Watched(Stream::Tls(_)) = self.0 {
+        if let Socket::Watched(ClientStream::Tls(_)) = self.0 {
             return Box::pin(self.write_encrypted(bytes, write_timeout)).await;
         }
         while !bytes.is_empty() {
@@ -329,7 +333,7 @@ impl Client {
         };
         let lingering = async {
             if stream.shutdown().await.is_ok() {
-                let mut unread = Unread::default();
+                let mut unread = UnreadBytes::default();
                 poll_fn(|cx| unread.poll_discard(cx, stream)).await;
             }
         };

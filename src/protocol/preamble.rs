@@ -7,8 +7,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::io::Client;
 use super::proxy_header::{self, Header};
-use super::stream::Stream;
-use super::{Settings, tls};
+use super::stream::ClientStream;
+use super::{ClientSettings, tls};
 use crate::call::identity::{self, Field};
 use crate::call::listener::ProxyProtocol;
 use crate::call::{Identity, Listener, Rejection, UserFrom};
@@ -27,7 +27,7 @@ pub(super) async fn read(
     mut client: Client,
     listener: &Listener,
     identity: &mut Identity,
-    settings: &Settings,
+    settings: &ClientSettings,
 ) -> Result<Client, PreambleEnd> {
     if listener.proxy_protocol == ProxyProtocol::Required {
         if !settings.trusted_proxies.trusts(identity.peer) {
@@ -48,7 +48,7 @@ pub(super) async fn read(
             return Err(SILENT);
         };
         if first == TLS_HANDSHAKE {
-            let Ok(Stream::Plain(wire)) = client.into_watched() else {
+            let Ok(ClientStream::Plain(wire)) = client.into_watched() else {
                 return Err(SILENT);
             };
             let patience = settings.handshake_timeout;
@@ -59,7 +59,7 @@ pub(super) async fn read(
                     Err(identity::Unusable) => identity.unusable.add(Field::User),
                 }
             }
-            client = Client::secured(Stream::secured(session));
+            client = Client::secured(ClientStream::secured(session));
         } else if certificate.required {
             return Err(Rejection::NotTls.into());
         }

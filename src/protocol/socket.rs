@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::io::Client;
 use super::wire::OnEof;
-use super::{ConnectionOrigin, Conversation, Settings, dialect};
+use super::{ClientSettings, ConnectionOrigin, Conversation, dialect};
 use crate::call::sdk::{BadArray, FrameError, FrameStatus, Framer, array};
 use crate::call::{
     ArrayCall, Dialect, Message, Progress, Reason, Refusal, Reply, ReplyBody, Request, Serve,
@@ -27,7 +27,7 @@ pub(super) async fn serve<S: Serve>(
 ) {
     let settings = &conversation.settings;
     let read = {
-        let mut reading = Reading::new(first, settings);
+        let mut reading = IncomingRequest::new(first, settings);
         match reading.look(settings) {
             Some(read) => Some(read),
             None => {
@@ -98,15 +98,15 @@ pub(super) async fn serve<S: Serve>(
 }
 
 /// A request as it comes in.
-struct Reading {
+struct IncomingRequest {
     framer: Framer,
     bytes: Vec<u8>,
     /// Number of bytes that the framer has seen.
     seen: usize,
 }
 
-impl Reading {
-    fn new(first: Vec<u8>, settings: &Settings) -> Self {
+impl IncomingRequest {
+    fn new(first: Vec<u8>, settings: &ClientSettings) -> Self {
         Self {
             // White space makes up at most half of what json.dumps writes, so what is more
             // than twice too large cannot be compacted to fit.
@@ -117,7 +117,7 @@ impl Reading {
     }
 
     /// Looks at what has come in; none if more must come.
-    fn look(&mut self, settings: &Settings) -> Option<Result<ArrayCall, Refusal>> {
+    fn look(&mut self, settings: &ClientSettings) -> Option<Result<ArrayCall, Refusal>> {
         let max = settings.max_request_bytes;
         let end = match self.framer.push(&self.bytes[self.seen..]) {
             FrameStatus::End(end) => end,
@@ -144,7 +144,7 @@ impl Reading {
     async fn read_on(
         &mut self,
         client: &mut Client,
-        settings: &Settings,
+        settings: &ClientSettings,
     ) -> Option<Result<ArrayCall, Refusal>> {
         let deadline = Instant::now() + settings.request_timeout;
         loop {
@@ -213,14 +213,14 @@ async fn watch(client: &mut Client, on_eof: OnEof, progress: &Progress) -> Prese
     Presence::Left
 }
 
-async fn answer(mut client: Client, bytes: Bytes, settings: &Settings) {
+async fn answer(mut client: Client, bytes: Bytes, settings: &ClientSettings) {
     match client.write_all(&bytes, settings.write_timeout).await {
         Ok(()) => client.close(false).await,
         Err(_) => client.abandon(),
     }
 }
 
-async fn refuse(mut client: Client, refusal: &Refusal, settings: &Settings) {
+async fn refuse(mut client: Client, refusal: &Refusal, settings: &ClientSettings) {
     let answer = dialect::refusal_json(refusal);
     let written = client.write_all(&answer, settings.write_timeout).await;
     if written.is_ok() {
@@ -231,7 +231,7 @@ async fn refuse(mut client: Client, refusal: &Refusal, settings: &Settings) {
 }
 
 /// Passes a large reply on as it comes.
-async fn relay(mut client: Client, mut body: ReplyBody, settings: &Settings) {
+async fn relay(mut client: Client, mut body: ReplyBody, settings: &ClientSettings) {
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else {
             return client.abandon();

@@ -15,15 +15,15 @@ use super::wire::{OnEof, Wire};
 const AHEAD_BYTES: usize = 4 * 1024;
 
 /// A client's byte stream, encrypted or not. Its users read and write the same bytes either way.
-pub(super) enum Stream {
+pub(super) enum ClientStream {
     /// Unencrypted.
     Plain(Wire),
     /// Encrypted. Boxed, so that a connection without TLS needs no room for it.
-    Tls(Box<Secured>),
+    Tls(Box<ClientTlsStream>),
 }
 
 /// A connection with TLS.
-pub(super) struct Secured {
+pub(super) struct ClientTlsStream {
     tls: Session,
     /// Decrypted only to check whether the client is still there, and not read yet.
     ahead: Vec<u8>,
@@ -31,9 +31,9 @@ pub(super) struct Secured {
     has_ended: bool,
 }
 
-impl Stream {
+impl ClientStream {
     pub(super) fn secured(tls: Session) -> Self {
-        Self::Tls(Box::new(Secured {
+        Self::Tls(Box::new(ClientTlsStream {
             tls,
             ahead: Vec::new(),
             has_ended: false,
@@ -115,7 +115,7 @@ impl Stream {
     }
 }
 
-impl Secured {
+impl ClientTlsStream {
     /// The end of TLS is a message, so received bytes must be decrypted to see it. Beyond the bytes
     /// that are decrypted ahead, only the end of the connection below is visible.
     fn poll_left(&mut self, cx: &mut Context<'_>, on_eof: OnEof) -> Poll<()> {
@@ -144,7 +144,7 @@ impl Secured {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for ClientStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -168,7 +168,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for ClientStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -22,11 +22,11 @@ pub struct StreamDrain {
     ending: Stop,
     /// Set at the last moment of the drain.
     last: Stop,
-    inner: Arc<Inner>,
+    inner: Arc<StreamDrainState>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct StreamDrainState {
     /// The time that a stream has.
     time: OnceLock<Duration>,
     replies: AtomicUsize,

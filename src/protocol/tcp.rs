@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::io::Client;
-use super::stream::Stream;
+use super::stream::ClientStream;
 use super::streams::StreamKind;
 use super::wire::OnEof;
 use super::{ConnectionOrigin, Conversation, tunnel};
@@ -44,7 +44,7 @@ pub(super) async fn serve<S: Serve>(
 
 /// Ends when the client has left before its turn, for any amount of sent bytes. Those stay in the
 /// kernel.
-async fn gone(stream: &mut Stream, on_eof: OnEof, progress: &Progress) {
+async fn gone(stream: &mut ClientStream, on_eof: OnEof, progress: &Progress) {
     poll_fn(|cx| stream.poll_left(cx, on_eof)).await;
     // A call that has begun ends with its tunnel.
     poll_fn(|cx| {

@@ -13,7 +13,7 @@ use super::certificate;
 use super::wire::Wire;
 use crate::call::Rejection;
 use crate::call::identity::{self, Identity};
-use crate::call::listener::Tls;
+use crate::call::listener::ListenerTls;
 
 /// An encrypted connection.
 pub(super) type Session = TlsStream<Wire>;
@@ -31,7 +31,7 @@ pub(super) fn below_mut(session: &mut Session) -> &mut Wire {
 /// The handshake, within `patience`. Of the identity, it only logs parts.
 pub(super) async fn accept(
     wire: Wire,
-    tls: &Tls,
+    tls: &ListenerTls,
     patience: Duration,
     identity: &Identity,
 ) -> Result<Session, Rejection> {

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
-use super::stream::Stream;
+use super::stream::ClientStream;
 use super::streams::StreamWatch;
 use super::wire::Wire;
 use crate::call::{Link, Reason, Record, Tunnel, Verdict};
@@ -43,7 +43,7 @@ enum TunnelEnd {
 /// Passes bytes in both directions until the tunnel ends, and records how it ended.
 /// `first` came from the client before.
 pub(super) async fn run(
-    mut client: Stream,
+    mut client: ClientStream,
     first: Vec<u8>,
     tunnel: Tunnel,
     idle_timeout: Duration,
@@ -55,7 +55,7 @@ pub(super) async fn run(
         slot,
         record,
     } = tunnel;
-    let mut backend = Backend::new(link);
+    let mut backend = BackendStream::new(link);
     backend.breaks_off(true);
     reset_when_closed(client.tcp(), backend.tcp());
     let mut ways = Ways {
@@ -110,12 +110,12 @@ fn close_as_usual(socket: &TcpStream) {
 }
 
 /// The connection to the backend.
-enum Backend {
+enum BackendStream {
     Plain(Wire),
     Tls(Link),
 }
 
-impl Backend {
+impl BackendStream {
     fn new(link: Link) -> Self {
         match link {
             Link::Plain(tcp) => Self::Plain(Wire::new(tcp)),
@@ -146,7 +146,7 @@ impl Backend {
     }
 }
 
-impl AsyncRead for Backend {
+impl AsyncRead for BackendStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -159,7 +159,7 @@ impl AsyncRead for Backend {
     }
 }
 
-impl AsyncWrite for Backend {
+impl AsyncWrite for BackendStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -203,8 +203,8 @@ impl Ways {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        client: &mut Stream,
-        backend: &mut Backend,
+        client: &mut ClientStream,
+        backend: &mut BackendStream,
     ) -> Poll<TunnelEnd> {
         let before = self.up.bytes + self.down.bytes;
         let up = match self.up.poll(cx, client, backend) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::wire::Wire;
 use crate::call::Rejection;
 use crate::call::identity::{Identity, Unusable};
-use crate::call::listener::Tls;
+use crate::call::listener::ListenerTls;
 
 pub(super) type Session = Wire;
 
@@ -20,7 +20,7 @@ pub(super) fn below_mut(session: &mut Session) -> &mut Wire {
 
 pub(super) async fn accept(
     _: Wire,
-    tls: &Tls,
+    tls: &ListenerTls,
     _: Duration,
     _: &Identity,
 ) -> Result<Session, Rejection> {

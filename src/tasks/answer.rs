@@ -4,11 +4,11 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 
 use super::{NotKept, Room};
-use crate::call::{Answer, BodyError, ByteStream, ReplyBody, ReplyHead};
+use crate::call::{BodyError, BufferedReply, ByteStream, ReplyBody, ReplyHead};
 
 /// Why an answer cannot be kept.
 #[derive(Debug)]
-pub enum Unread {
+pub enum KeepError {
     /// There is no room for it. It was read to its end.
     NoRoom(NotKept),
     /// The answer ended in the middle.
@@ -18,11 +18,11 @@ pub enum Unread {
 /// Reads an answer to its end, within the bounds.
 ///
 /// # Errors
-/// [`Unread`] if there is no room for it, or a part is missing.
+/// [`KeepError`] if there is no room for it, or a part is missing.
 pub async fn read(
     (mut head, body): (Box<ReplyHead>, ReplyBody),
     room: &Room,
-) -> Result<Answer, Unread> {
+) -> Result<BufferedReply, KeepError> {
     let body = match body {
         // A copy, so that the receive buffer is freed.
         ReplyBody::Whole(body) => Bytes::copy_from_slice(&body.unwrap_or_default()),
@@ -32,18 +32,18 @@ pub async fn read(
     };
     // It is set anew for each fetch. The answer to a HEAD has a length and no body.
     head.length = None;
-    Ok(Answer {
+    Ok(BufferedReply {
         head: Some(head),
         body,
     })
 }
 
-async fn read_stream(mut body: ByteStream, room: &Room) -> Result<Bytes, Unread> {
+async fn read_stream(mut body: ByteStream, room: &Room) -> Result<Bytes, KeepError> {
     let mut whole = BytesMut::new();
     let mut read = 0;
     let mut fits = true;
     while let Some(frame) = body.frame().await {
-        let Ok(bytes) = frame.map_err(Unread::Cut)?.into_data() else {
+        let Ok(bytes) = frame.map_err(KeepError::Cut)?.into_data() else {
             continue;
         };
         read += bytes.len();
@@ -59,6 +59,6 @@ async fn read_stream(mut body: ByteStream, room: &Room) -> Result<Bytes, Unread>
     if fits {
         Ok(whole.freeze())
     } else {
-        Err(Unread::NoRoom(NotKept { bytes: read }))
+        Err(KeepError::NoRoom(NotKept { bytes: read }))
     }
 }

@@ -9,20 +9,22 @@ use tidegate_limits::Timestamp;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{Ended, NotTaken, Settings, State, Submission, Task, TaskBound, TaskId, Watch};
-use crate::call::Answer;
+use super::{
+    EndedTaskCounts, NotTaken, Submission, Task, TaskBound, TaskId, TaskSettings, TaskState, Watch,
+};
+use crate::call::BufferedReply;
 
 /// Every task that is here.
 pub(super) struct TaskTable {
-    pub(super) settings: Settings,
+    pub(super) settings: TaskSettings,
     pub(super) entropy: StdRng,
     pub(super) draining: bool,
-    pub(super) entries: HashMap<u128, Entry>,
+    pub(super) entries: HashMap<u128, TaskEntry>,
     pub(super) shares: HashMap<CallerId, Share>,
     /// Ended tasks, and some that were removed since, in the order of their end.
     pub(super) ended: VecDeque<(Timestamp, u128)>,
     pub(super) bytes: usize,
-    pub(super) counted: Ended,
+    pub(super) counted: EndedTaskCounts,
 }
 
 /// The places and bytes that a caller uses.
@@ -32,7 +34,7 @@ pub(super) struct Share {
     pub(super) bytes: usize,
 }
 
-pub(super) struct Entry {
+pub(super) struct TaskEntry {
     pub(super) id: TaskId,
     /// The submission; its bytes are those of its request and of its answer so far, or of its answer once it has
     /// ended.
@@ -52,18 +54,18 @@ pub(super) enum Phase {
     Ended {
         at: Timestamp,
         /// Never waiting or running.
-        state: State,
+        state: TaskState,
     },
 }
 
-impl Entry {
+impl TaskEntry {
     pub(super) fn task(&self) -> Task {
         let (ended, watch, state) = match &self.phase {
             Phase::Working { watch, .. } => {
                 let state = if watch.is_admitted() {
-                    State::Running
+                    TaskState::Running
                 } else {
-                    State::Waiting
+                    TaskState::Waiting
                 };
                 (None, Some(Arc::clone(watch)), state)
             }
@@ -88,7 +90,7 @@ impl Entry {
         matches!(
             self.phase,
             Phase::Ended {
-                state: State::Cancelled,
+                state: TaskState::Cancelled,
                 ..
             }
         )
@@ -97,7 +99,7 @@ impl Entry {
 
 impl TaskTable {
     /// An empty table.
-    pub(super) fn new(settings: Settings, entropy: StdRng) -> Self {
+    pub(super) fn new(settings: TaskSettings, entropy: StdRng) -> Self {
         Self {
             settings,
             entropy,
@@ -106,7 +108,7 @@ impl TaskTable {
             shares: HashMap::new(),
             ended: VecDeque::new(),
             bytes: 0,
-            counted: Ended::default(),
+            counted: EndedTaskCounts::default(),
         }
     }
 
@@ -122,7 +124,7 @@ impl TaskTable {
         share.tasks += 1;
         share.bytes += of.bytes;
         self.bytes += of.bytes;
-        let entry = Entry {
+        let entry = TaskEntry {
             id,
             of,
             submitted,
@@ -139,8 +141,9 @@ impl TaskTable {
         if !callers_only && self.entries.len() < self.settings.tasks_max {
             return;
         }
-        let is_one =
-            |entry: &Entry| entry.was_cancelled() && (entry.of.caller == caller || !callers_only);
+        let is_one = |entry: &TaskEntry| {
+            entry.was_cancelled() && (entry.of.caller == caller || !callers_only)
+        };
         let oldest = self.ended.iter().map(|&(_, random)| random);
         let mut oldest = oldest.filter(|random| self.entries.get(random).is_some_and(is_one));
         if let Some(random) = oldest.next() {
@@ -173,7 +176,7 @@ impl TaskTable {
         } else {
             return Ok(());
         };
-        let makes_room = |entry: &Entry| {
+        let makes_room = |entry: &TaskEntry| {
             let of_caller = entry.of.caller == caller;
             let would = match reason {
                 TaskBound::Draining => false,
@@ -237,7 +240,7 @@ impl TaskTable {
     }
 
     /// A task ends and holds nothing any more. An ended task does not change.
-    pub(super) fn end(&mut self, now: Timestamp, random: u128, state: State) {
+    pub(super) fn end(&mut self, now: Timestamp, random: u128, state: TaskState) {
         if self.is_working(random) {
             self.release(random);
             self.set_ended(now, random, state);
@@ -246,28 +249,28 @@ impl TaskTable {
 
     /// A task ends with an answer. It is kept if there is room for it after the task's own bytes are
     /// released.
-    pub(super) fn end_with(&mut self, now: Timestamp, random: u128, answer: Answer) {
+    pub(super) fn end_with(&mut self, now: Timestamp, random: u128, answer: BufferedReply) {
         if self.is_working(random) {
             self.release(random);
             let bytes = answer.bytes();
             let state = if self.hold(random, bytes) {
-                State::Done(Arc::new(answer))
+                TaskState::Done(Arc::new(answer))
             } else {
-                State::NotKept { bytes }
+                TaskState::NotKept { bytes }
             };
             self.set_ended(now, random, state);
         }
     }
 
-    fn set_ended(&mut self, now: Timestamp, random: u128, state: State) {
+    fn set_ended(&mut self, now: Timestamp, random: u128, state: TaskState) {
         let Some(entry) = self.entries.get_mut(&random) else {
             return;
         };
         match state {
-            State::Done(_) => self.counted.answered += 1,
-            State::NotKept { .. } => self.counted.not_kept += 1,
-            State::Cancelled => self.counted.cancelled += 1,
-            State::Failed | State::Waiting | State::Running => self.counted.failed += 1,
+            TaskState::Done(_) => self.counted.answered += 1,
+            TaskState::NotKept { .. } => self.counted.not_kept += 1,
+            TaskState::Cancelled => self.counted.cancelled += 1,
+            TaskState::Failed | TaskState::Waiting | TaskState::Running => self.counted.failed += 1,
         }
         entry.phase = Phase::Ended { at: now, state };
         self.ended.push_back((now, random));

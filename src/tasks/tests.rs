@@ -12,15 +12,15 @@ use crate::call::Progress;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// An answer of these bytes.
-fn an_answer(body: impl Into<Bytes>) -> Answer {
-    Answer {
+fn an_answer(body: impl Into<Bytes>) -> BufferedReply {
+    BufferedReply {
         head: None,
         body: body.into(),
     }
 }
 
 fn tasks() -> Tasks {
-    let settings = Settings {
+    let settings = TaskSettings {
         enabled: true,
         tasks_max: 5,
         tasks_per_caller_max: 3,
@@ -87,9 +87,9 @@ where
 /// The expected counts with one answered task and nothing else.
 fn one_answered() -> TasksNow {
     TasksNow {
-        counted: Ended {
+        counted: EndedTaskCounts {
             answered: 1,
-            ..Ended::default()
+            ..EndedTaskCounts::default()
         },
         ..TasksNow::default()
     }
@@ -122,8 +122,8 @@ fn endless(tasks: &Tasks, key: &str) -> Result<TaskId, NotTaken> {
 fn state(tasks: &Tasks, key: &str, id: TaskId) -> String {
     match tasks.get(&owner(key), id) {
         Ok(task) => match task.state {
-            State::Done(answer) => format!("done {}", answer.bytes()),
-            State::NotKept { bytes } => format!("not kept {bytes}"),
+            TaskState::Done(answer) => format!("done {}", answer.bytes()),
+            TaskState::NotKept { bytes } => format!("not kept {bytes}"),
             other => format!("{other:?}").to_lowercase(),
         },
         Err(missing) => format!("{missing:?}").to_lowercase(),
@@ -284,9 +284,9 @@ async fn a_cancelled_future_that_ends_keeps_no_result() {
         tasks.snapshot(),
         TasksNow {
             ended: 1,
-            counted: Ended {
+            counted: EndedTaskCounts {
                 cancelled: 1,
-                ..Ended::default()
+                ..EndedTaskCounts::default()
             },
             ..TasksNow::default()
         }
@@ -388,7 +388,7 @@ fn without_a_runtime_it_panics_and_the_task_has_failed() {
     assert!(matches!(
         listed[..],
         [Task {
-            state: State::Failed,
+            state: TaskState::Failed,
             ..
         }]
     ));
@@ -450,7 +450,7 @@ async fn a_shorter_time_to_live_applies_to_ended_tasks() {
     let tasks = tasks();
     let id = done(&tasks, "nova", 5).await.expect("there is room");
     let settings = tasks.0.lock().settings;
-    tasks.apply(Settings {
+    tasks.apply(TaskSettings {
         time_to_live: Duration::ZERO,
         ..settings
     });
@@ -492,7 +492,7 @@ fn many_threads_lose_no_task_and_no_byte() {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let settings = Settings {
+        let settings = TaskSettings {
             enabled: true,
             tasks_max: 10_000,
             tasks_per_caller_max: 10_000,
@@ -527,7 +527,7 @@ fn many_threads_lose_no_task_and_no_byte() {
         let all: Vec<Task> = (0..3)
             .flat_map(|n| tasks.list(&owner(&format!("owner {n}"))))
             .collect();
-        let is_done = |task: &&Task| matches!(task.state, State::Done(_));
+        let is_done = |task: &&Task| matches!(task.state, TaskState::Done(_));
         let done = all.iter().filter(is_done).count();
         let now = tasks.snapshot();
         assert_eq!((now.ended, now.waiting, now.running), (all.len(), 0, 0));
@@ -605,7 +605,7 @@ async fn the_submitter_learns_of_waits_and_of_the_end() {
     let mut at_once = at_once.expect("there is room");
     assert!(at_once.has_ended_at_once().await);
     let taken = tasks.take(&owner("nova"), at_once.id).expect("it is here");
-    assert!(matches!(taken.state, State::Done(_)));
+    assert!(matches!(taken.state, TaskState::Done(_)));
     assert_eq!(state(&tasks, "nova", at_once.id), "gone");
 
     let (answer, answered) = oneshot::channel();
@@ -615,7 +615,7 @@ async fn the_submitter_learns_of_waits_and_of_the_end() {
     let mut later = later.expect("there is room");
     assert!(!later.has_ended_at_once().await);
     let taken = tasks.take(&owner("nova"), later.id).expect("it is here");
-    assert!(matches!(taken.state, State::Waiting));
+    assert!(matches!(taken.state, TaskState::Waiting));
     answer.send(b"later".to_vec()).expect("it waits");
     later.ended().await;
     assert_eq!(state(&tasks, "nova", later.id), "done 5");

@@ -646,7 +646,7 @@ async fn a_limit_that_rejects_refuses_at_once_and_counts_it() {
 async fn waiting(calls: usize) -> (Arc<Door>, JoinSet<()>) {
     let door = Arc::new(Door::open(""));
     let mut new = NewRateLimit::of(size(1.0, 0.01));
-    new.handling.deadline = tidegate::call::claim::Deadline::None;
+    new.handling.deadline = tidegate::call::claim::ClaimDeadline::None;
     let now = door.clock.now();
     let id = door.change(door.callers.create_rate_limit(now, new));
     assert_eq!(id, RateLimitId(1));

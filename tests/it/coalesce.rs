@@ -736,13 +736,16 @@ async fn a_reload_ends_what_is_kept_and_what_may_be_joined() {
     stage.held.answer_until(before).await.expect("answered");
     stage.held.answer_until(after).await.expect("answered");
     stage.answered(read("A")).await;
-    stage.stack.coalescer.apply(tidegate::coalesce::Settings {
-        functions: Vec::new(),
-        ignored_headers: [].into(),
-        fresh_for: Duration::ZERO,
-        entries_max: 0,
-        bytes_max: 0,
-    });
+    stage
+        .stack
+        .coalescer
+        .apply(tidegate::coalesce::CoalesceSettings {
+            functions: Vec::new(),
+            ignored_headers: [].into(),
+            fresh_for: Duration::ZERO,
+            entries_max: 0,
+            bytes_max: 0,
+        });
     assert!(!stage.stack.coalescer.is_on());
     stage.answered(read("A")).await;
 }

@@ -26,7 +26,7 @@ use tidegate::call::listener::{ClientAuth, ProxyProtocol};
 use tidegate::call::{Bind, Protocol, UserFrom};
 use tidegate::classify::class;
 use tidegate::config::{self, Checked, Config, Problems, Severity};
-use tidegate::forward::{Address, Remote};
+use tidegate::forward::{BackendAddress, Remote};
 
 use crate::certificates::Files;
 
@@ -155,7 +155,7 @@ fn the_least_config_gets_the_documented_defaults() {
     ];
     assert_eq!(config.admit.classes, classes);
     assert_eq!(config.admit.promote_for, Some(Duration::from_secs(10)));
-    assert_eq!(config.classify.classes, class::Settings::default());
+    assert_eq!(config.classify.classes, class::ClassSettings::default());
     assert!(config.classify.exempt.is_empty());
     let window = config.admit.window.expect("windows are on by default");
     assert_eq!(window.length, Duration::from_secs(1));
@@ -163,7 +163,7 @@ fn the_least_config_gets_the_documented_defaults() {
     assert_eq!(window.functions, []);
     assert!(!window.fixed && window.stamp == WindowStamp::Sent);
     assert_eq!(window.guard, Duration::from_millis(5));
-    let socket = Address::Ip(SocketAddr::from(([127, 0, 0, 1], 2000)));
+    let socket = BackendAddress::Ip(SocketAddr::from(([127, 0, 0, 1], 2000)));
     let socket = Remote {
         address: socket,
         tls: None,

@@ -10,7 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tidegate::app::access::AccessLine;
-use tidegate::call::claim::{Charged, Counted, Deadline};
+use tidegate::call::claim::{Charged, ClaimDeadline, Counted};
 use tidegate::call::steps::{GateStep, ReplayFacts, StepKind};
 use tidegate::call::{Claim, Destination, Dialect, Facts, Origin, Reason, Verdict};
 use tidegate::telemetry::access::{AccessLog, Look, Written};
@@ -86,7 +86,7 @@ fn ended() -> Ended {
         charged: Charged::RateLimit {
             id: RateLimitId(1),
             label: "poller".into(),
-            deadline: Deadline::Ordinary,
+            deadline: ClaimDeadline::Ordinary,
         },
         quotas: None,
         settling: None,

@@ -17,7 +17,7 @@ use tidegate::callers::shown::{GroupNow, Registered};
 use tidegate::coalesce::CoalesceNow;
 use tidegate::forward::metrics::backend_tls_failures_total;
 use tidegate::protocol::metrics::connections_rejected_total;
-use tidegate::tasks::{Ended, TasksNow};
+use tidegate::tasks::{EndedTaskCounts, TasksNow};
 use tidegate::telemetry::calls::Durations;
 use tidegate_callers::Group;
 use tidegate_limits::bucket::TokenCount;
@@ -74,10 +74,10 @@ fn exercised() -> Metrics {
         running: 1,
         ended: 4,
         bytes: 1234,
-        counted: Ended {
+        counted: EndedTaskCounts {
             answered: 9,
             cancelled: 2,
-            ..Ended::default()
+            ..EndedTaskCounts::default()
         },
     });
     metrics.leases.mirror(&[ShareNow {

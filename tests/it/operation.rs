@@ -7,13 +7,13 @@ use tidegate::call::sdk::{ArrayCall, BackendKind, array};
 use tidegate::call::{
     ByteStream, Destination, HttpCall, Message, Origin, ReplyBody, Request, RequestBody,
 };
-use tidegate::classify::{Classifier, OddPaths, Operation, Route, Settings, class};
+use tidegate::classify::{Classifier, ClassifierSettings, OddPaths, Operation, Route, class};
 use tidegate_limits::Timestamp;
 
 use crate::support::identity;
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> ClassifierSettings {
+    ClassifierSettings {
         kind: BackendKind::Zvm,
         odd_paths: OddPaths::Refuse,
         routes: Vec::new(),
@@ -21,7 +21,7 @@ fn settings() -> Settings {
         has_socket: true,
         has_http: true,
         exempt: Vec::new(),
-        classes: class::Settings::default(),
+        classes: class::ClassSettings::default(),
     }
 }
 
@@ -61,7 +61,7 @@ fn array_message(function: &str, target: Option<&str>) -> Message {
     }))
 }
 
-fn classify(settings: &Settings, message: Message) -> Operation {
+fn classify(settings: &ClassifierSettings, message: Message) -> Operation {
     Classifier::new(settings).classify(&request(message))
 }
 
@@ -144,7 +144,7 @@ fn calls_that_reach_no_sdk_meet_no_limit() {
 #[test]
 fn a_call_without_its_backend_is_for_nowhere() {
     let check = |has_socket, has_http, message, destination| {
-        let settings = Settings {
+        let settings = ClassifierSettings {
             has_socket,
             has_http,
             ..settings()
@@ -171,7 +171,7 @@ fn the_operators_routes_are_asked_first() {
         function: function.map(Arc::from),
         on_client_left: None,
     };
-    let settings = Settings {
+    let settings = ClassifierSettings {
         routes: vec![
             route("GET", "/v3/servers/{id}", Some("show_server")),
             route("*", "/v3/{any}/{userid}/x", Some("guest_list")),
@@ -215,7 +215,7 @@ fn the_operators_routes_are_asked_first() {
 
 #[test]
 fn a_body_too_large_to_read_is_missed_only_where_it_names_the_function() {
-    let is_unread = |settings: &Settings, method, path| {
+    let is_unread = |settings: &ClassifierSettings, method, path| {
         let Message::Http(mut call) = http_message(method, path, "") else {
             unreachable!("it is HTTP");
         };
@@ -235,7 +235,7 @@ fn a_body_too_large_to_read_is_missed_only_where_it_names_the_function() {
     assert!(!is_unread(&plain, "POST", "/guests"));
     assert!(!is_unread(&plain, "PUT", "/files"));
     assert!(!is_unread(&plain, "POST", "/nowhere"));
-    let own = Settings {
+    let own = ClassifierSettings {
         routes: vec![Route {
             method: "POST".into(),
             path: "/".into(),
@@ -249,7 +249,7 @@ fn a_body_too_large_to_read_is_missed_only_where_it_names_the_function() {
 
 #[test]
 fn the_table_and_else_the_method_decides_what_is_a_write() {
-    let own = Settings {
+    let own = ClassifierSettings {
         routes: vec![Route {
             method: "*".into(),
             path: "/own/{userid}".into(),

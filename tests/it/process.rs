@@ -810,7 +810,7 @@ fn gate_for_one() -> (Gate, Clock) {
 
 fn ask_of(clock: Clock) -> (Ask, Arc<Record>) {
     let seen = Seen::new(
-        Callers::start(&tidegate::callers::Settings::default(), None)
+        Callers::start(&tidegate::callers::CallersSettings::default(), None)
             .expect("there is no room")
             .value,
         clock,

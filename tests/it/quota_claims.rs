@@ -6,7 +6,7 @@ use tidegate::admit::Claimed;
 use tidegate::call::Identity;
 use tidegate::call::claim::{Claim, QUOTA_KEY_BYTES_MAX};
 use tidegate::callers::rate_limit::Size;
-use tidegate::callers::settings::{Quota, QuotaBy, Settings};
+use tidegate::callers::settings::{CallersSettings, Quota, QuotaBy};
 use tidegate::callers::{Callers, Meets, NewRateLimit};
 use tidegate_callers::{Label, Patch};
 use tidegate_limits::Timestamp;
@@ -14,7 +14,7 @@ use tidegate_limits::Timestamp;
 use crate::support;
 
 /// A config whose rate limits are quotas of these keyings, by their names.
-fn settings(quotas: &[(&str, &str)], more: &str) -> Settings {
+fn settings(quotas: &[(&str, &str)], more: &str) -> CallersSettings {
     let quotas = quotas.iter().enumerate().map(|(at, (name, applies_to))| {
         format!(
             "[[quota]]\nname = \"{name}\"\napplies_to = {applies_to}\n\
@@ -348,7 +348,7 @@ fn a_call_draws_from_eight_quotas_at_most() {
         name: format!("rate_limit:q{at}").into(),
         by: QuotaBy::Total,
     };
-    let nine = Settings {
+    let nine = CallersSettings {
         quotas: (0..9).map(quota).collect(),
         ..settings(&[], "")
     };

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tidegate::admin::{LimitKind, LimitState, Opens};
 use tidegate::admit::{Admission, Ask, Claimed, Gate, Permit, Waits};
 use tidegate::app;
-use tidegate::call::claim::Deadline;
+use tidegate::call::claim::ClaimDeadline;
 use tidegate::call::{
     Destination, Facts, Identity, Listener, Observe, Peer, Record, Refusal, Rejection, Role, Serve,
     TlsCause,
@@ -332,7 +332,7 @@ pub(crate) fn asking(function: &str, destination: Destination, arrived: Timestam
             bucket: None,
             quotas: None,
             settling: None,
-            deadline: Deadline::Ordinary,
+            deadline: ClaimDeadline::Ordinary,
         },
         class: "none".into(),
         role: Role::Apart,

@@ -18,7 +18,7 @@ use tokio_rustls::client::TlsStream;
 const RECORD_BYTES: usize = 16 * 1024;
 
 /// A connection on TLS.
-pub struct Secured {
+pub struct TlsLink {
     tls: TlsStream<TcpStream>,
     /// Bytes of the write under way. They are encrypted, and the kernel has not all of them.
     owed: usize,
@@ -28,7 +28,7 @@ pub struct Secured {
     breaks_off: bool,
 }
 
-impl Secured {
+impl TlsLink {
     /// After the handshake.
     pub(crate) fn new(tls: TlsStream<TcpStream>) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Secured {
     }
 }
 
-impl AsyncRead for Secured {
+impl AsyncRead for TlsLink {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -113,7 +113,7 @@ impl AsyncRead for Secured {
 }
 
 /// Announces the end, as a side must before it closes (RFC 8446, 6.1), if that takes no wait.
-impl Drop for Secured {
+impl Drop for TlsLink {
     fn drop(&mut self) {
         let (tcp, session) = self.tls.get_mut();
         // The rest of a record that was given up must never leave.

@@ -12,7 +12,7 @@ use tidegate_limits::{Burst, Fill};
 use super::profiles::{Profiles, burst, fill};
 use super::{Allowance, Handling, QuotaBy, Rule};
 use crate::call::LimitMode;
-use crate::call::claim::{Deadline, QUOTA_KEY_BYTES_MAX};
+use crate::call::claim::{ClaimDeadline, QUOTA_KEY_BYTES_MAX};
 use crate::options::kind::{
     DAY, MINUTE, MS, choice, duration, flag, function, integer, is_plain, name, number, parsed,
     table,
@@ -92,7 +92,7 @@ options! {
 
         /// "none" lets its calls wait without a deadline, so that every one is served in the end;
         /// "ordinary" as long as any other call.
-        max_wait: Deadline = choice().or(Deadline::Ordinary);
+        max_wait: ClaimDeadline = choice().or(ClaimDeadline::Ordinary);
     }
 }
 
@@ -141,7 +141,7 @@ options! {
         settle: Option<bool> = flag().optional().example("true");
 
         /// For callers: as max_wait of a [[bucket]].
-        max_wait: Deadline = choice().or(Deadline::Ordinary);
+        max_wait: ClaimDeadline = choice().or(ClaimDeadline::Ordinary);
     }
 }
 

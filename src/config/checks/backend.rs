@@ -9,8 +9,8 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use crate::call::{BackendKind, Bind};
-use crate::forward::Address;
-use crate::forward::options::Target;
+use crate::forward::BackendAddress;
+use crate::forward::options::BackendTarget;
 use crate::options::Notes;
 use crate::options::kind::{show_duration, show_size};
 
@@ -83,7 +83,7 @@ fn kind(all: &Sections, notes: &Notes) {
 fn are_others(all: &Sections, notes: &Notes) {
     let backends = [&all.backend.socket, &all.backend.http, &all.backend.tcp];
     for backend in backends {
-        let Some(Target { address, .. }) = backend.said() else {
+        let Some(BackendTarget { address, .. }) = backend.said() else {
             continue;
         };
         for (bind, at) in all.own_addresses() {
@@ -117,11 +117,13 @@ enum Leads {
     ToThisMachine,
 }
 
-fn leads_back(backend: &Address, bind: &Bind) -> Leads {
+fn leads_back(backend: &BackendAddress, bind: &Bind) -> Leads {
     let (ip, port) = match (backend, bind) {
-        (Address::Unix(path), Bind::Unix(own)) if **path == **own => return Leads::Back,
-        (Address::Ip(address), Bind::Tcp(_)) => (Some(address.ip().to_canonical()), address.port()),
-        (Address::Name(name, port), Bind::Tcp(_)) if is_localhost(name) => (None, *port),
+        (BackendAddress::Unix(path), Bind::Unix(own)) if **path == **own => return Leads::Back,
+        (BackendAddress::Ip(address), Bind::Tcp(_)) => {
+            (Some(address.ip().to_canonical()), address.port())
+        }
+        (BackendAddress::Name(name, port), Bind::Tcp(_)) if is_localhost(name) => (None, *port),
         _ => return Leads::Elsewhere,
     };
     let &Bind::Tcp(own) = bind else {

@@ -7,7 +7,7 @@ use tidegate_runtime::tls::TlsClient;
 
 use super::super::server_tls::Inside;
 use super::{QuotaStore, QuotaStoreSection, Store};
-use crate::forward::Address;
+use crate::forward::BackendAddress;
 use crate::options::shown::quoted;
 use crate::options::{Mistake, Notes};
 
@@ -57,7 +57,7 @@ impl QuotaStore {
 
     fn zookeeper(&mut self, notes: &Notes) -> Option<Engine> {
         let servers = self.servers(notes, |given| {
-            Address::parse(given, None, Store::ZooKeeper.example()).map(|it| it.to_string())
+            BackendAddress::parse(given, None, Store::ZooKeeper.example()).map(|it| it.to_string())
         });
         let fits = |root: &str| {
             let mut segments = root.split('/').skip(1);

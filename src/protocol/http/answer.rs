@@ -4,7 +4,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 
 use super::super::dialect;
-use crate::call::{BackendKind, Quota, Refusal, Reply, ReplyBody, ReplyHead, sdk};
+use crate::call::{BackendKind, RateLimitStatus, Refusal, Reply, ReplyBody, ReplyHead, sdk};
 
 // As in draft-ietf-httpapi-ratelimit-headers-05 and before, which is what clients read: later
 // drafts put all of it into one structured field.
@@ -86,7 +86,7 @@ fn tell_call(id: u64, response: &mut Response<ReplyBody>) {
 }
 
 /// Says what the rate limit has left that a call met, in the headers that clients know.
-pub(super) fn tell_quota(quota: &Quota, headers: &mut HeaderMap) {
+pub(super) fn tell_quota(quota: &RateLimitStatus, headers: &mut HeaderMap) {
     headers.insert(RATE_LIMIT, HeaderValue::from(quota.limit));
     headers.insert(RATE_LIMIT_REMAINING, HeaderValue::from(quota.remaining));
     let reset = quota.reset.as_secs() + u64::from(quota.reset.subsec_nanos() > 0);

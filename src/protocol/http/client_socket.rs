@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tidegate_runtime::Timer;
 
-use super::super::Settings;
-use super::super::stream::Stream;
+use super::super::ClientSettings;
+use super::super::stream::ClientStream;
 use super::super::wire::OnEof;
 
 /// The client's end of a connection, as requests are read from it and answers written to it.
 pub(super) struct ClientSocket {
-    pub(super) stream: Stream,
+    pub(super) stream: ClientStream,
     /// The timer of all phases.
     pub(super) timer: Timer,
     /// Meaning of the end of the client's bytes.
@@ -22,7 +22,11 @@ pub(super) struct ClientSocket {
 }
 
 impl ClientSocket {
-    pub(super) fn new(stream: Stream, cancel_on_eof: bool, settings: &Settings) -> Self {
+    pub(super) fn new(
+        stream: ClientStream,
+        cancel_on_eof: bool,
+        settings: &ClientSettings,
+    ) -> Self {
         Self {
             stream,
             timer: Timer::default(),

@@ -8,18 +8,18 @@ use std::task::{Poll, ready};
 use tidegate_h1::request::{BadHead, HttpVersion};
 use tidegate_h1::write;
 
-use super::super::stream::Stream;
+use super::super::stream::ClientStream;
 use super::super::streams::StreamKind;
 use super::super::turn::yield_once;
 use super::super::wire::OnEof;
-use super::super::{ConnectionOrigin, ConnectionPhase, Conversation, Settings, tunnel};
+use super::super::{ClientSettings, ConnectionOrigin, ConnectionPhase, Conversation, tunnel};
 use super::client_socket::ClientSocket;
 use super::http2;
 use super::identity::Identities;
 use super::received::{self, read_array};
 use super::request_body::Upload;
 use super::request_reader::{Outcome, ReadyRequest, RequestReader};
-use super::respond::{Form, Gone, HttpAnswer, Sent};
+use super::respond::{Gone, HttpAnswer, ReplyForm, Sent};
 use crate::call::{
     self, Dialect, Head, HttpCall, Identity, Message, Origin, PinnedConnection, Progress, Refusal,
     Rejection, RequestBody, Serve, Tunnel,
@@ -27,7 +27,7 @@ use crate::call::{
 
 /// Serves the calls of a connection that has sent these bytes.
 pub(super) fn serve<S: Serve>(
-    stream: Stream,
+    stream: ClientStream,
     bytes: Vec<u8>,
     from: ConnectionOrigin,
     conversation: Arc<Conversation<S>>,
@@ -40,7 +40,7 @@ pub(super) fn serve<S: Serve>(
         &conversation.settings,
     );
     let cancel_on_eof = from.listener.cancel_on_eof;
-    let mut connection = Connection {
+    let mut connection = HttpConnection {
         socket: ClientSocket::new(stream, cancel_on_eof, &conversation.settings),
         reader: RequestReader::new(bytes, came),
         pinned: None,
@@ -53,7 +53,7 @@ pub(super) fn serve<S: Serve>(
         let mut stop = pin!(conversation.stop.wait());
         loop {
             let read = poll_fn(|cx| {
-                let Connection { reader, socket, .. } = &mut connection;
+                let HttpConnection { reader, socket, .. } = &mut connection;
                 reader.poll_request(socket, &conversation, cx, stop.as_mut())
             })
             .await;
@@ -61,9 +61,9 @@ pub(super) fn serve<S: Serve>(
                 return ConnectionPhase::Ended;
             };
             match answering.await {
-                Next::Request => {}
-                Next::End => return ConnectionPhase::Ended,
-                Next::Tunnel(tunnel) => {
+                ConnectionStep::Request => {}
+                ConnectionStep::End => return ConnectionPhase::Ended,
+                ConnectionStep::Tunnel(tunnel) => {
                     let (stream, held) = (connection.socket.stream, connection.reader.held);
                     let conversation = Arc::clone(&conversation);
                     return ConnectionPhase::Final(Box::pin(async move {
@@ -78,7 +78,7 @@ pub(super) fn serve<S: Serve>(
 }
 
 /// The state of a connection after an answer.
-enum Next {
+enum ConnectionStep {
     /// Another request.
     Request,
     /// The end of the connection.
@@ -88,10 +88,10 @@ enum Next {
 }
 
 /// A request that is being answered. Boxed, so that an idle connection has no room for a call.
-type Answering<'a> = Pin<Box<dyn Future<Output = Next> + Send + 'a>>;
+type AnswerFuture<'a> = Pin<Box<dyn Future<Output = ConnectionStep> + Send + 'a>>;
 
 /// A client's connection.
-pub(super) struct Connection<S> {
+pub(super) struct HttpConnection<S> {
     socket: ClientSocket,
     reader: RequestReader,
     /// The backend connection that this client has logged in.
@@ -100,13 +100,13 @@ pub(super) struct Connection<S> {
     conversation: Arc<Conversation<S>>,
 }
 
-impl<S: Serve> Connection<S> {
-    fn settings(&self) -> &Settings {
+impl<S: Serve> HttpConnection<S> {
+    fn settings(&self) -> &ClientSettings {
         &self.conversation.settings
     }
 
     /// Begins to answer what was read; none if the connection just ends.
-    fn dispatch(&mut self, read: Outcome) -> Option<Answering<'_>> {
+    fn dispatch(&mut self, read: Outcome) -> Option<AnswerFuture<'_>> {
         let request = match read {
             Outcome::Request(request) => request,
             Outcome::BadHead(_)
@@ -115,7 +115,7 @@ impl<S: Serve> Connection<S> {
                 return Some(Box::pin(self.refuse_http2()));
             }
             Outcome::BadHead(bad) => {
-                let form = Form::of_refused(bad.to_head);
+                let form = ReplyForm::of_refused(bad.to_head);
                 let identity = self.identity_of_bad(&bad);
                 let refusal = received::bad_head(&bad);
                 self.reader.held = Vec::new();
@@ -125,11 +125,11 @@ impl<S: Serve> Connection<S> {
                 let (identity, form) = match self.reader.pending.take() {
                     Some(pending) => (
                         self.identities.of(&pending.head.head),
-                        Form::of(&pending.head).closing(),
+                        ReplyForm::of(&pending.head).closing(),
                     ),
                     None => (
                         Arc::clone(self.identities.connection()),
-                        Form::of_refused(false),
+                        ReplyForm::of_refused(false),
                     ),
                 };
                 self.reader.held = Vec::new();
@@ -138,7 +138,7 @@ impl<S: Serve> Connection<S> {
             Outcome::End => {
                 return Some(Box::pin(async move {
                     self.socket.close(None).await;
-                    Next::End
+                    ConnectionStep::End
                 }));
             }
             Outcome::Late => return None,
@@ -205,8 +205,8 @@ impl<S: Serve> Connection<S> {
         identity: Arc<Identity>,
         call: Box<HttpCall>,
         mut upload: Option<Box<Upload>>,
-        form: Form,
-    ) -> impl Future<Output = Next> + Send {
+        form: ReplyForm,
+    ) -> impl Future<Output = ConnectionStep> + Send {
         async move {
             yield_once().await;
             let progress = Progress::default();
@@ -245,7 +245,7 @@ impl<S: Serve> Connection<S> {
                     }
                 });
                 let Some(reply) = reply.await else {
-                    return Next::End;
+                    return ConnectionStep::End;
                 };
                 HttpAnswer::of(reply, form, self.conversation.settings.backend_kind)
             };
@@ -265,17 +265,17 @@ impl<S: Serve> Connection<S> {
                         // A plain end would make a part of the body look like all of it.
                         self.socket.stream.reset_when_closed();
                     }
-                    return Next::End;
+                    return ConnectionStep::End;
                 }
-                Ok(Sent::Tunnel(tunnel)) => return Next::Tunnel(tunnel),
+                Ok(Sent::Tunnel(tunnel)) => return ConnectionStep::Tunnel(tunnel),
                 Ok(Sent::Later) => self.reader.restart(self.conversation.clock.now()),
                 Ok(Sent::AtOnce) => {}
             }
             if closes {
                 Box::pin(self.socket.close(upload)).await;
-                return Next::End;
+                return ConnectionStep::End;
             }
-            Next::Request
+            ConnectionStep::Request
         }
     }
 
@@ -329,7 +329,7 @@ impl<S: Serve> Connection<S> {
     }
 
     /// Answers a request that may not be forwarded any more (RFC 9110, 7.6.2).
-    async fn answer_as_last(&mut self, call: Box<HttpCall>, form: Form) -> Next {
+    async fn answer_as_last(&mut self, call: Box<HttpCall>, form: ReplyForm) -> ConnectionStep {
         let form = match &call.body {
             RequestBody::Whole(_) => form,
             RequestBody::Streamed { .. } => form.closing(),
@@ -337,17 +337,17 @@ impl<S: Serve> Connection<S> {
         let answer = HttpAnswer::as_last(&call.head, form);
         let closes = answer.form.closes;
         if self.socket.send(answer, &mut None).await.is_err() {
-            return Next::End;
+            return ConnectionStep::End;
         }
         if closes {
             self.socket.close(None).await;
-            return Next::End;
+            return ConnectionStep::End;
         }
-        Next::Request
+        ConnectionStep::Request
     }
 
     /// Ends a connection of HTTP/2 in a way that its client can read.
-    async fn refuse_http2(&mut self) -> Next {
+    async fn refuse_http2(&mut self) -> ConnectionStep {
         let identity = self.identities.connection();
         self.conversation.serve.rejected(identity, Rejection::Http2);
         if self
@@ -358,12 +358,17 @@ impl<S: Serve> Connection<S> {
         {
             self.socket.close(None).await;
         }
-        Next::End
+        ConnectionStep::End
     }
 
     /// Answers a request that is no call, and closes: where its request ends is not known, or not worth
     /// reading to.
-    async fn refuse(&mut self, identity: Arc<Identity>, mut refusal: Refusal, form: Form) -> Next {
+    async fn refuse(
+        &mut self,
+        identity: Arc<Identity>,
+        mut refusal: Refusal,
+        form: ReplyForm,
+    ) -> ConnectionStep {
         let arrived = self.reader.came;
         let origin = Origin { identity, arrived };
         let serve = &self.conversation.serve;
@@ -372,6 +377,6 @@ impl<S: Serve> Connection<S> {
         if self.socket.send(answer, &mut None).await.is_ok() {
             self.socket.close(None).await;
         }
-        Next::End
+        ConnectionStep::End
     }
 }

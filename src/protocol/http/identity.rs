@@ -10,10 +10,10 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::header::{AUTHORIZATION, USER_AGENT};
 use tidegate_runtime::lock;
 
-use super::super::Settings;
+use super::super::ClientSettings;
 use super::super::forwarded;
 use super::super::trusted::TrustedProxies;
-use crate::call::identity::{self, Field, Fields, TEXT_BYTES_MAX, Unusable};
+use crate::call::identity::{self, Field, IdentityFields, TEXT_BYTES_MAX, Unusable};
 use crate::call::{ForwardedFields, Head, Headers, Identity, Listener, Twice, UserFrom};
 
 const ORIGINATOR: &str = "originator";
@@ -49,7 +49,7 @@ impl Identities {
         connection: Arc<Identity>,
         listener: &Listener,
         is_tls: bool,
-        settings: &Settings,
+        settings: &ClientSettings,
     ) -> Self {
         let trusted = &settings.trusted_proxies;
         let is_proxy = match connection.address {
@@ -120,7 +120,7 @@ impl Identities {
         }
     }
 
-    fn address(&self, headers: &Headers, unusable: &mut Fields) -> Option<IpAddr> {
+    fn address(&self, headers: &Headers, unusable: &mut IdentityFields) -> Option<IpAddr> {
         let Some(proxies) = &self.proxies else {
             return self.connection.address;
         };
@@ -138,7 +138,7 @@ struct Said<'a> {
     user: Option<&'a str>,
     user_agent: Option<&'a str>,
     originator: Option<&'a str>,
-    unusable: Fields,
+    unusable: IdentityFields,
 }
 
 impl Said<'_> {
@@ -163,7 +163,11 @@ impl Said<'_> {
     }
 }
 
-fn usable<T>(said: Result<Option<T>, Unusable>, field: Field, unusable: &mut Fields) -> Option<T> {
+fn usable<T>(
+    said: Result<Option<T>, Unusable>,
+    field: Field,
+    unusable: &mut IdentityFields,
+) -> Option<T> {
     said.unwrap_or_else(|Unusable| {
         unusable.add(field);
         None

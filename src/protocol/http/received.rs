@@ -8,7 +8,7 @@ use http::header::{HeaderName, HeaderValue};
 use tidegate_h1::request::BadHead;
 use tokio::net::TcpStream;
 
-use super::super::{Settings, socket};
+use super::super::{ClientSettings, socket};
 use crate::call::sdk::{self, BadArray};
 use crate::call::{Head, HttpCall, Reason, Refusal, RequestBody};
 
@@ -62,7 +62,7 @@ pub(super) fn set_max_forwards(head: &mut Arc<Head>, left: u32) {
 }
 
 /// Looks whether the body is the socket protocol's array.
-pub(super) fn read_array(settings: &Settings, call: &mut HttpCall) -> Result<(), Refusal> {
+pub(super) fn read_array(settings: &ClientSettings, call: &mut HttpCall) -> Result<(), Refusal> {
     let RequestBody::Whole(bytes) = &call.body else {
         return Ok(());
     };

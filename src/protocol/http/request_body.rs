@@ -16,8 +16,8 @@ use tidegate_runtime::{Timer, lock};
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
-use super::super::Settings;
-use super::super::stream::Stream;
+use super::super::ClientSettings;
+use super::super::stream::ClientStream;
 use super::super::wire::OnEof;
 use super::head_cache::KnownHead;
 use crate::call::{BodyError, ByteStream, ClientLeft, PolledFrame, RequestBody};
@@ -56,7 +56,7 @@ pub(super) enum ReadBody {
 impl BodyNeed {
     /// Computes the need of this request's body. `waits` is whether its client waits for a permission to send it,
     /// which it gets when the call has its turn.
-    pub(super) fn of(head: &KnownHead, waits: bool, settings: &Settings) -> Self {
+    pub(super) fn of(head: &KnownHead, waits: bool, settings: &ClientSettings) -> Self {
         match head.framing {
             Framing::Length(length) => {
                 let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -78,7 +78,7 @@ impl BodyNeed {
         head: &KnownHead,
         waits: bool,
         bytes: &[u8],
-        settings: &Settings,
+        settings: &ClientSettings,
     ) -> ReadBody {
         match self {
             Self::Bytes(needed) if bytes.len() < *needed => ReadBody::Partial,
@@ -142,7 +142,7 @@ fn data_of(mut bytes: &[u8], length: usize) -> Bytes {
 
 /// A streamed body, as the connection reads it.
 pub(super) struct Upload {
-    shared: Arc<Mutex<State>>,
+    shared: Arc<Mutex<UploadState>>,
     left: BodyLeft,
     /// The client waits for the permission to send.
     waits: bool,
@@ -159,7 +159,7 @@ pub(super) struct Upload {
 }
 
 /// The connection's and the exchange's side of a streamed body.
-struct State {
+struct UploadState {
     /// The next part, or why there is none.
     part: Option<Result<Bytes, BodyError>>,
     /// The exchange waits for a part.
@@ -176,9 +176,9 @@ impl Upload {
         read: Bytes,
         left: BodyLeft,
         waits: bool,
-        settings: &Settings,
+        settings: &ClientSettings,
     ) -> (RequestBody, Box<Self>) {
-        let shared = Arc::new(Mutex::new(State {
+        let shared = Arc::new(Mutex::new(UploadState {
             part: None,
             is_wanted: false,
             has_ended: false,
@@ -225,7 +225,7 @@ impl Upload {
     /// Reads the next part if the backend is ready for it. Ready when the exchange has something new.
     pub(super) fn poll(
         &mut self,
-        stream: &mut Stream,
+        stream: &mut ClientStream,
         on_eof: OnEof,
         timer: &mut Timer,
         cx: &mut Context<'_>,
@@ -325,7 +325,7 @@ impl Drop for Upload {
 }
 
 /// A streamed body, as the exchange takes it.
-struct UploadBody(Arc<Mutex<State>>);
+struct UploadBody(Arc<Mutex<UploadState>>);
 
 impl Body for UploadBody {
     type Data = Bytes;

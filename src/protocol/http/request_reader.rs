@@ -11,13 +11,13 @@ use tidegate_limits::Timestamp;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::sync::WaitForCancellationFuture;
 
-use super::super::{Conversation, Settings};
+use super::super::{ClientSettings, Conversation};
 use super::client_socket::ClientSocket;
 use super::head_cache::{self, KnownHead};
 use super::http2;
 use super::received::{self, HEAD_BYTES, cut_body, slow_body};
 use super::request_body::{BodyNeed, ReadBody, Upload};
-use super::respond::Form;
+use super::respond::ReplyForm;
 use crate::call::{HttpCall, Refusal, Serve};
 
 /// Most bytes of one read. Most requests are smaller.
@@ -60,7 +60,7 @@ pub(super) struct PendingRequest {
 pub(super) struct ReadyRequest {
     pub(super) call: Box<HttpCall>,
     pub(super) upload: Option<Box<Upload>>,
-    pub(super) form: Form,
+    pub(super) form: ReplyForm,
     pub(super) max_forwards: Option<u32>,
 }
 
@@ -264,7 +264,7 @@ impl RequestReader {
         match need.read(head, *waits, bytes, &conversation.settings) {
             ReadBody::Ready(body, upload, length) => {
                 let request = ReadyRequest {
-                    form: Form::of(head),
+                    form: ReplyForm::of(head),
                     max_forwards: head.max_forwards,
                     call: Box::new(HttpCall::new(Arc::clone(&head.head), body)),
                     upload,
@@ -327,7 +327,7 @@ impl RequestReader {
     }
 
     /// The time for the next bytes is over.
-    fn late(&mut self, settings: &Settings) -> Outcome {
+    fn late(&mut self, settings: &ClientSettings) -> Outcome {
         match self.pending {
             Some(_) => Outcome::Refused(Box::new(slow_body(settings.request_timeout))),
             None if self.asks_kernel && self.held.is_empty() => Outcome::End,

@@ -17,15 +17,15 @@ use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
 use super::super::dialect;
-use super::super::io::{LINGER, Unread};
+use super::super::io::{LINGER, UnreadBytes};
 use super::answer::{self, tell_quota};
 use super::client_socket::ClientSocket;
 use super::date;
 use super::head_cache::KnownHead;
 use super::request_body::Upload;
 use crate::call::{
-    BackendKind, ByteStream, Head, PinnedConnection, Quota, Reason, Refusal, Reply, ReplyBody,
-    ReplyHead, Tunnel,
+    BackendKind, ByteStream, Head, PinnedConnection, RateLimitStatus, Reason, Refusal, Reply,
+    ReplyBody, ReplyHead, Tunnel,
 };
 
 /// The end of a chunk.
@@ -38,7 +38,7 @@ const LINGER_SILENCE: Duration = Duration::from_secs(5);
 
 /// The form that the request requires of its answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Form {
+pub(super) struct ReplyForm {
     pub(super) version: HttpVersion,
     /// The request was HEAD: the answer has no body.
     to_head: bool,
@@ -46,7 +46,7 @@ pub(super) struct Form {
     pub(super) closes: bool,
 }
 
-impl Form {
+impl ReplyForm {
     /// The form of the answer to a request with this head.
     pub(super) fn of(head: &KnownHead) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Form {
 pub(super) struct HttpAnswer {
     head: Box<ReplyHead>,
     body: ReplyBody,
-    pub(super) form: Form,
+    pub(super) form: ReplyForm,
     /// Interim answers that have not left.
     pub(super) ahead: Vec<u8>,
     /// Fields of our own, as lines.
@@ -126,7 +126,11 @@ pub(super) struct Gone;
 
 impl HttpAnswer {
     /// The answer to a call.
-    pub(super) fn of(mut reply: Result<Reply, Refusal>, mut form: Form, kind: BackendKind) -> Self {
+    pub(super) fn of(
+        mut reply: Result<Reply, Refusal>,
+        mut form: ReplyForm,
+        kind: BackendKind,
+    ) -> Self {
         let pinned = match &mut reply {
             Ok(reply) => reply.pinned.take(),
             Err(refusal) => {
@@ -141,7 +145,7 @@ impl HttpAnswer {
         answer
     }
 
-    fn new(head: Box<ReplyHead>, body: ReplyBody, form: Form) -> Self {
+    fn new(head: Box<ReplyHead>, body: ReplyBody, form: ReplyForm) -> Self {
         Self {
             head,
             body,
@@ -154,7 +158,7 @@ impl HttpAnswer {
 
     /// The answer to a request that may not be forwarded any more: to TRACE the request itself, without what may be
     /// secret (RFC 9110, 9.3.8), and to OPTIONS nothing.
-    pub(super) fn as_last(head: &Head, form: Form) -> Self {
+    pub(super) fn as_last(head: &Head, form: ReplyForm) -> Self {
         let mut response = http::Response::new(ReplyBody::whole(Bytes::new()));
         if head.method == http::Method::TRACE {
             let mut seen = Vec::new();
@@ -184,7 +188,7 @@ impl HttpAnswer {
     }
 
     /// Adds what is known of the call: what its rate limit has left, and its id if it has waited.
-    pub(super) fn add(&mut self, quota: Option<&Quota>, waited: Option<u64>) {
+    pub(super) fn add(&mut self, quota: Option<&RateLimitStatus>, waited: Option<u64>) {
         if let Some(quota) = quota {
             let mut more = http::HeaderMap::new();
             tell_quota(quota, &mut more);
@@ -460,8 +464,8 @@ impl ClientSocket {
     pub(super) async fn close(&mut self, upload: Option<Box<Upload>>) {
         let owes_body = upload.is_some_and(|upload| !upload.has_ended());
         let (whole, silence, mut unread) = match owes_body {
-            true => (LINGER_UPLOAD, LINGER_SILENCE, Unread::all()),
-            false => (LINGER, LINGER, Unread::default()),
+            true => (LINGER_UPLOAD, LINGER_SILENCE, UnreadBytes::all()),
+            false => (LINGER, LINGER, UnreadBytes::default()),
         };
         let until = Instant::now() + whole;
         let mut silent_until = Instant::now() + silence;

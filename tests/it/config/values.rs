@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::forward::Address;
+use tidegate::forward::BackendAddress;
 
 use super::{LEAST, good, read, with, wrong};
 
@@ -192,20 +192,23 @@ fn wrong_addresses_are_reported_with_the_right_form() {
     };
     assert_eq!(
         socket("sdk.example:2000"),
-        Address::Name("sdk.example".into(), 2000)
+        BackendAddress::Name("sdk.example".into(), 2000)
     );
     assert_eq!(
         socket("[::1]:2000"),
-        Address::Ip("[::1]:2000".parse().unwrap())
+        BackendAddress::Ip("[::1]:2000".parse().unwrap())
     );
     let http = |text: &str| {
         let text = LEAST.replace("\"http://127.0.0.1:8081\"", &format!("\"{text}\""));
         good(&text).forward.http.expect("it is given").address
     };
-    assert_eq!(http("http://sdk:8081/"), Address::Name("sdk".into(), 8081));
+    assert_eq!(
+        http("http://sdk:8081/"),
+        BackendAddress::Name("sdk".into(), 8081)
+    );
     assert_eq!(
         http("http://10.0.0.1"),
-        Address::Ip("10.0.0.1:80".parse().unwrap())
+        BackendAddress::Ip("10.0.0.1:80".parse().unwrap())
     );
 
     wrong(

@@ -29,7 +29,7 @@ impl Told {
         let out = Out::default();
         let log = Arc::new(AccessLog::start(out.clone(), Look::Json).expect("a thread"));
         let clock = Clock::of_runtime();
-        let callers = Callers::start(&callers::Settings::default(), None)
+        let callers = Callers::start(&callers::CallersSettings::default(), None)
             .expect("there is no room")
             .value;
         let config = config(&in_turn("socket = \"127.0.0.1:1\"", ""));

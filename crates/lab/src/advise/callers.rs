@@ -12,7 +12,7 @@ use tidegate_advice::tokens::Bucket;
 use tidegate_limits::Timestamp;
 
 use super::config::{Change, Place, plain};
-use tidegate::callers::{Callers, Settings};
+use tidegate::callers::{Callers, CallersSettings};
 use tidegate::config::Config;
 
 /// The labels of the callers of a config, by their ids.
@@ -66,7 +66,7 @@ pub(super) fn buckets(
 }
 
 /// The changes that give a caller of the config its bucket.
-fn of(today: &Settings, label: &str, bucket: &Bucket) -> Result<Vec<Change>, &'static str> {
+fn of(today: &CallersSettings, label: &str, bucket: &Bucket) -> Result<Vec<Change>, &'static str> {
     let mut rows = today.callers.iter();
     let row = rows.find(|row| row.caller.label.as_str() == label);
     let row = row.ok_or("it is not in today's config")?;
@@ -104,7 +104,7 @@ fn of(today: &Settings, label: &str, bucket: &Bucket) -> Result<Vec<Change>, &'s
 }
 
 /// A name that no rate limit has.
-fn unused(today: &Settings, name: &str) -> String {
+fn unused(today: &CallersSettings, name: &str) -> String {
     let limits = today.rate_limits.iter().map(|limit| &limit.name);
     let taken: Vec<&Arc<str>> = limits.chain(&today.reserved).collect();
     let mut tried = name.to_owned();

@@ -184,7 +184,7 @@ impl<'t> Other<'t> {
 
     /// Puts a call into the class and charges it to the rate limit that the config's rules say, where
     /// the log has what they need. Returns how long its rate limit lets it wait.
-    fn place(&self, setup: &Setup, logged: &trace::Call, call: &mut Call) -> claim::Deadline {
+    fn place(&self, setup: &Setup, logged: &trace::Call, call: &mut Call) -> claim::ClaimDeadline {
         let placed = self.matched.get(logged.kind);
         if let Some(class) = &placed.class {
             call.class = setup.class(class);
@@ -192,7 +192,7 @@ impl<'t> Other<'t> {
         let Some(claim) = &placed.claim else {
             call.caller = Caller(call.caller.0.wrapping_add(MOVED));
             call.bucket = call.bucket.and_then(|id| self.bucket(id));
-            return claim::Deadline::Ordinary;
+            return claim::ClaimDeadline::Ordinary;
         };
         call.caller = Caller(claim.caller.0);
         call.weight = claim.weight;
@@ -517,14 +517,14 @@ impl World<'_> {
     fn deadline(
         &self,
         logged: Option<u64>,
-        bound: claim::Deadline,
+        bound: claim::ClaimDeadline,
         call: &Call,
         now: Timestamp,
     ) -> Option<Timestamp> {
         let settings = &self.setup.settings;
         let own = settings.classes[call.class.0 as usize].deadline;
         match (logged, own, bound) {
-            (_, _, claim::Deadline::None) | (None, Deadline::Ordinary, _) => None,
+            (_, _, claim::ClaimDeadline::None) | (None, Deadline::Ordinary, _) => None,
             _ => own.of(settings.max_wait, call.arrived, now),
         }
     }

@@ -14,7 +14,7 @@ use super::names::{Name, Names};
 use super::setup::Setup;
 use super::trace::{Kind, Trace};
 use tidegate::call::claim::{Claim, drawn};
-use tidegate::call::identity::Fields;
+use tidegate::call::identity::IdentityFields;
 use tidegate::call::{Dialect, Identity, Peer};
 use tidegate::callers::Meets;
 use tidegate::classify::OTHER;
@@ -101,7 +101,7 @@ fn identity(names: &Names, kind: &Kind) -> Arc<Identity> {
         user: kind.user.map(|user| Arc::clone(names.get(user))),
         user_agent: None,
         originator: None,
-        unusable: Fields::default(),
+        unusable: IdentityFields::default(),
     })
 }
 

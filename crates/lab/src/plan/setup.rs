@@ -55,7 +55,7 @@ pub(super) struct Setup {
     buckets: BTreeMap<Arc<str>, (BucketId, Option<BucketRule>)>,
     quotas: Option<QuotaSettings>,
     /// Rules for classes.
-    pub(super) classify: tidegate::classify::Settings,
+    pub(super) classify: tidegate::classify::ClassifierSettings,
     pub(super) classifier: Arc<Classifier>,
     /// Rules for callers; `None` if there is no room for them.
     pub(super) callers: Option<Callers>,

@@ -9,7 +9,7 @@ use tidegate_runtime::etcd;
 
 use tidegate::admin::hosts;
 use tidegate::call::listener::{ClientAuth, address_or_off};
-use tidegate::forward::Address;
+use tidegate::forward::BackendAddress;
 use tidegate::options::kind::{
     DAY, HOUR, MIB, MS, SECOND, choice, duration, flag, integer, line, list, number, pem, secret,
     size, text,
@@ -99,7 +99,7 @@ options! {
 
         /// The address by which clients find this server when it is the master. Needed if bind is
         /// 0.0.0.0.
-        address: Option<Address> = Address::kind("leases-1:9190").optional()
+        address: Option<BackendAddress> = BackendAddress::kind("leases-1:9190").optional()
             .example("\"leases-1:9190\"");
 
         /// The name of this server at its parents. The candidates of one election share it, so that a
@@ -107,8 +107,8 @@ options! {
         id: Option<String> = server_id().optional().example("\"rack-7\"");
 
         /// The parent servers, any of which may be the master; none at the root.
-        parents: Vec<Address> = list(
-            ADDRESSES_MAX, "[\"leases-1:9190\"]", Address::kind("leases-1:9190"),
+        parents: Vec<BackendAddress> = list(
+            ADDRESSES_MAX, "[\"leases-1:9190\"]", BackendAddress::kind("leases-1:9190"),
         ).described("up to 16 of host:port").or(Vec::new()).key("parent");
 
         /// The shortest time between two requests for one resource. An earlier request gets no answer

@@ -12,7 +12,7 @@ use super::kinds::{BACKEND, BACKEND_CLOCK};
 use super::{Finding, STEP_MAX, in_words, name};
 use crate::call::Destination;
 use crate::config::Config;
-use crate::forward::{Address, ConnectError, Forwarder, Remote};
+use crate::forward::{BackendAddress, ConnectError, Forwarder, Remote};
 
 /// A call that sdkserver answers from its own database. It always sends a whole request: a silent
 /// connection would keep one of its workers.
@@ -52,7 +52,7 @@ impl ProbeRequest {
 /// A backend to probe.
 struct ProbedBackend<'a> {
     to: Destination,
-    address: &'a Address,
+    address: &'a BackendAddress,
     question: ProbeRequest,
     /// The bound of each step.
     bound: Duration,
@@ -201,7 +201,7 @@ impl ProbedBackend<'_> {
     /// Asks, and reads what is needed of the answer.
     async fn ask(&self, stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Got {
         let host = match self.address {
-            Address::Unix(_) => "localhost".to_owned(),
+            BackendAddress::Unix(_) => "localhost".to_owned(),
             address => address.to_string(),
         };
         let request = match self.question {

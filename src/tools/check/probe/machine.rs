@@ -9,7 +9,7 @@ use super::eyes::{Eyes, PathAccess};
 use super::kinds::{CLOCK, CLOCK_SOURCE, DESCRIPTORS, LOCAL_PORTS, SOMAXCONN, STATE_FILE};
 use crate::config::Config;
 use crate::config::descriptors::Descriptors;
-use crate::forward::{Address, Remote};
+use crate::forward::{BackendAddress, Remote};
 use crate::listen::BACKLOG;
 use crate::state::{self, StateError};
 
@@ -59,7 +59,7 @@ impl<'a> Machine<'a> {
         let ports = (last + 1).saturating_sub(first);
         let forward = &config.forward;
         let backends = [&forward.socket, &forward.http, &forward.tcp];
-        let needs_ports = |it: &Remote| !matches!(it.address, Address::Unix(_));
+        let needs_ports = |it: &Remote| !matches!(it.address, BackendAddress::Unix(_));
         if !backends.into_iter().flatten().any(needs_ports) {
             return LOCAL_PORTS.ok("local ports", "no backend needs one");
         }

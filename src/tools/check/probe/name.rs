@@ -3,10 +3,14 @@
 use super::Finding;
 use super::kinds::BACKEND_NAME;
 use crate::call::Destination;
-use crate::forward::{Address, AddressState, NameState};
+use crate::forward::{AddressState, BackendAddress, NameState};
 
 /// A finding for the name of a backend. `None` if it has no address, which the connect has reported.
-pub(super) fn finding(of: Destination, name: &Address, state: &NameState) -> Option<Finding> {
+pub(super) fn finding(
+    of: Destination,
+    name: &BackendAddress,
+    state: &NameState,
+) -> Option<Finding> {
     if state.addresses.is_empty() {
         return None;
     }
@@ -51,7 +55,7 @@ mod tests {
             addresses: addresses.collect(),
             ..NameState::default()
         };
-        let name = Address::Name("sdk.example".into(), 80);
+        let name = BackendAddress::Name("sdk.example".into(), 80);
         let finding = finding(Destination::Http, &name, &state);
         assert_eq!(finding.as_ref().map(|it| it.status), status);
         let shown = finding.map(|it| it.found).unwrap_or_default();
