@@ -10,7 +10,7 @@ use tidegate::app::access::AccessLine;
 use tidegate::app::metrics::Metrics;
 use tidegate::call::claim::{Charged, ClaimDeadline, Counted};
 use tidegate::call::{Claim, Dialect, Identity, NoObserver, Origin, Peer, Record, Verdict};
-use tidegate::telemetry::access::{AccessLog, Look, Written};
+use tidegate::telemetry::access::{AccessLog, LineFormat, LineOutcome};
 use tidegate::telemetry::calls::Durations;
 use tidegate_callers::{CallerId, FunctionId, RateLimitId};
 use tidegate_limits::bucket::TokenCount;
@@ -87,17 +87,17 @@ fn main() {
         started_us: 1_795_000_000_000_000,
     };
     let start = |look| AccessLog::start(io::sink(), look).expect("a thread");
-    let off = start(Look::Json);
+    let off = start(LineFormat::Json);
     off.switch(false);
     per_call("access line, off", || {
         assert_eq!(
             off.write(|out, look| black_box(&line).write(out, look)),
-            Written::Off
+            LineOutcome::Off
         );
     });
     for (name, look) in [
-        ("access line, JSON", Look::Json),
-        ("access line, text", Look::Text { colour: true }),
+        ("access line, JSON", LineFormat::Json),
+        ("access line, text", LineFormat::Text { colour: true }),
     ] {
         // A log of its own for each round: the end of one waits until all is written.
         let mut best = Duration::MAX;
@@ -107,7 +107,7 @@ fn main() {
             for _ in 0..LINES {
                 assert_eq!(
                     log.write(|out, look| black_box(&line).write(out, look)),
-                    Written::Yes
+                    LineOutcome::Yes
                 );
             }
             best = best.min(started.elapsed());

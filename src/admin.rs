@@ -1,7 +1,7 @@
 //! The admin address, where operators see and change state: metrics, health, the queue and its limits; callers, the
 //! costs of their calls, and their rate limits.
 //!
-//! It uses [`Source`], which only reads, and [`CallersSource`], which can also change things, so
+//! It uses [`AdminSource`], which only reads, and [`CallersSource`], which can also change things, so
 //! it knows no stage. Both are called off the event loop, because a scrape renders thousands of
 //! lines, a change waits for a disk, and calls should wait for neither.
 
@@ -39,16 +39,17 @@ use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::trace::TraceLayer;
 
-pub use author::{Author, Peer};
+pub use author::{AdminPeer, Author};
 pub use callers::{
     ActKind, ActState, ActsSource, BackendActing, BackendState, HOLD_SECONDS_MAX, LimitName,
     OverrideAsked, OverrideState, PauseAsked, ResumeAsked, unix_milliseconds,
 };
 pub use callers::{
-    ApiRefusal, Basis, CallId, CallState, CallerState, CallerUsage, CallerUsed, CallersSource,
-    Classified, CommonCall, CostsState, Delayed, Explained, Figures, Held, HeldBy, MatchState,
-    Merge, Moment, Origin, PaceState, Profile, Question, QueueRow, RateLimitKind, RateLimitState,
-    RequestRow, RequestState, Spans, Suggested, Top, UsageTable, Used, What, milliseconds,
+    ApiRefusal, Basis, CallDelay, CallId, CallState, CallerState, CallerUsage, CallerUsed,
+    CallersSource, CommonCall, CostsState, Delayed, DryRunRequest, DryRunState, Explained, Figures,
+    HeldBy, MatchState, Merge, Moment, ObjectOrigin, PaceState, ProfileState, QueueRow,
+    RateLimitKind, RateLimitState, RequestRow, RequestState, SpanFigures, Suggested, Top,
+    UsageTable, Used, What, milliseconds,
 };
 pub(crate) use callers::{because, without_name, written};
 pub use errors::{link_to_what_to_do, what_to_do};
@@ -82,7 +83,7 @@ const BODY_MAX: usize = 1024;
 
 options! {
     /// Where operators look: metrics, health checks, and the API.
-    pub struct Section => Settings {
+    pub struct AdminSection => AdminSettings {
         /// Where /metrics, the health checks and /v1/ are served. "" or false switches it off.
         bind: Option<SocketAddr> = address_or_off().or(Some(([127, 0, 0, 1], 9180).into())).restart().first(17);
 
@@ -200,7 +201,7 @@ pub fn hosts() -> ValueKind<Box<[Box<str>]>> {
 
 /// The visible state. Each method except [`ready`](Self::ready) is called off the event loop, and
 /// may take a lock.
-pub trait Source: Send + Sync + 'static {
+pub trait AdminSource: Send + Sync + 'static {
     /// Every limit, in the order of the config.
     fn limits(&self) -> Vec<LimitState>;
     /// The bucket of every rate limit that has one.
@@ -414,7 +415,11 @@ fn log_failure(class: ServerErrorsFailureClass, took: Duration, _: &tracing::Spa
 }
 
 /// The router of the admin address.
-fn router(settings: Settings, source: Arc<dyn Source>, callers: Arc<dyn CallersSource>) -> Router {
+fn router(
+    settings: AdminSettings,
+    source: Arc<dyn AdminSource>,
+    callers: Arc<dyn CallersSource>,
+) -> Router {
     let settings = Arc::new(settings);
     let places = Arc::new(Semaphore::new(REQUESTS_MAX));
     let viewers = Viewers::beside(source.connections_max());

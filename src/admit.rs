@@ -47,7 +47,7 @@ pub use self::observe::ObservedNow;
 pub use self::permit::Permit;
 pub use self::quotas::{QuotaAnswer, QuotaAsked, QuotaAt, QuotaRules, QuotaWork};
 pub use self::settings::{
-    ClassRule, Deadline, LedgerLost, PacedLimit, Pool, Settings, WhenFull, Window,
+    ClassDeadline, ClassPool, ClassRule, GateSettings, LedgerLost, PacedLimit, WhenFull, Window,
 };
 pub use self::shown::QueuedCallNow;
 pub use self::waiting::{Admission, QueuePosition, QueuedCall};

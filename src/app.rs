@@ -41,14 +41,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use self::acts::Acts;
+use self::acts::ActLog;
 use self::callers::Keeper;
 use self::coordination::Coordination;
 #[cfg(feature = "leases")]
 pub use self::coordination::options as lease_options;
 use self::history::History;
-use self::journal::Journal;
-use self::lately::Lately;
+use self::journal::GateJournal;
+use self::lately::RecentCalls;
 use self::ledger::LedgerFile;
 use self::listeners::{Accepting, AdminInlets, Listeners, bind_all};
 use self::metrics::Metrics;
@@ -72,7 +72,7 @@ use crate::telemetry::Logs;
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use crate::telemetry::log::filter;
-use crate::telemetry::spans::Spans;
+use crate::telemetry::spans::SpanQueue;
 
 /// How often counts are saved.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
@@ -93,12 +93,12 @@ pub struct Predecessor {
 
 /// A running proxy.
 pub struct App {
-    shared: Arc<Shared>,
+    shared: Arc<AppState>,
     /// Stops the background tasks: timer, admin address.
     _beside: tokio_util::sync::DropGuard,
 }
 
-struct Shared {
+struct AppState {
     clock: Clock,
     config: Live<Config>,
     /// The settings of later connections.
@@ -112,11 +112,11 @@ struct Shared {
     /// Held while the state is saved, so that the latest state is saved last.
     keeper: Mutex<Keeper>,
     /// The acts of operators.
-    acts: Acts,
+    acts: ActLog,
     /// The mistakes of the last reload, if it was refused, and its time.
     refused: Mutex<Option<(SystemTime, Vec<String>)>>,
     descriptors: Live<Descriptors>,
-    lately: Arc<Lately>,
+    lately: Arc<RecentCalls>,
     history: History,
     top_callers: Mutex<TopCallers>,
     gate: Gate,
@@ -124,7 +124,7 @@ struct Shared {
     ledger: Option<LedgerFile>,
     /// Sockets that were open before this process, for listeners of a later config.
     inherited: InheritedSockets,
-    journal: Arc<Journal>,
+    journal: Arc<GateJournal>,
     /// Claimed while the process runs, also while it drains.
     _name: Option<ProcessName>,
     coordination: Arc<Coordination>,
@@ -132,7 +132,7 @@ struct Shared {
     connections: Arc<Connections>,
     metrics: Arc<Metrics>,
     access: Arc<AccessLog>,
-    spans: Arc<Spans>,
+    spans: Arc<SpanQueue>,
     logs: Option<Logs>,
     listeners: Mutex<Listeners>,
     /// Connections under way.
@@ -201,7 +201,7 @@ impl App {
             warn!(%address, "a socket of the service manager listens here, and no listener is configured for it");
         }
         let beside = CancellationToken::new();
-        let shared = Arc::new(Shared::build(
+        let shared = Arc::new(AppState::build(
             config,
             logs,
             inlets.address(),
@@ -432,7 +432,7 @@ pub const REVISION: &str = env!("TIDEGATE_REVISION");
 /// The gate's settings, with the last costs of calls: from the config, or through the admin
 /// address.
 #[must_use]
-pub fn with_costs(settings: &admit::Settings, callers: &Callers) -> admit::Settings {
+pub fn with_costs(settings: &admit::GateSettings, callers: &Callers) -> admit::GateSettings {
     let mut settings = settings.clone();
     if !settings.paced.is_empty() {
         let costs = callers.costs();
@@ -510,7 +510,7 @@ pub fn own_places(config: &Config) -> Option<Vec<String>> {
     places.map(place).collect()
 }
 
-impl Shared {
+impl AppState {
     /// Waits for the last spans to be sent, within a bound.
     async fn flush_spans(&self) {
         if self.spans.is_on() {

@@ -83,7 +83,7 @@ pub struct Config {
     /// Settings of callers, rate limits and costs.
     pub callers: crate::callers::CallersSettings,
     /// Settings of the gate.
-    pub admit: crate::admit::Settings,
+    pub admit: crate::admit::GateSettings,
     /// Settings of the forwarder.
     pub forward: crate::forward::ForwarderSettings,
     /// The limits that are shared with other sidecars, and their servers; `None` shares no limit.
@@ -91,11 +91,11 @@ pub struct Config {
     /// The quotas that are kept with other sidecars, and where; none keeps none.
     pub quotas: Option<tidegate_quota::QuotaSettings>,
     /// Settings of the admin address.
-    pub admin: crate::admin::Settings,
+    pub admin: crate::admin::AdminSettings,
     /// Settings of logs.
-    pub telemetry: crate::telemetry::Settings,
+    pub telemetry: crate::telemetry::LogSettings,
     /// Settings of spans.
-    pub trace: crate::telemetry::spans::Settings,
+    pub trace: crate::telemetry::spans::TraceSettings,
     /// The files with certificates that are read.
     pub certificates: Vec<CertificateFile>,
     /// Every option in effect as TOML, without secrets.
@@ -192,7 +192,7 @@ pub fn log_format(path: &Path) -> Format {
     let text = read_text(path).unwrap_or_default();
     let mut reading = ConfigReader::of(&text, FORM);
     reading.lay_over(variables());
-    let log: crate::telemetry::Section = reading.root().section("log").read();
+    let log: crate::telemetry::LogSection = reading.root().section("log").read();
     log.format.value
 }
 

@@ -23,7 +23,7 @@ pub const BYTES_MAX: usize = 2 << 20;
 
 /// A ring by the length of its points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Span {
+pub enum RingSpan {
     /// 600 points of 1 s.
     TenMinutes,
     /// 1,080 points of 10 s.
@@ -32,7 +32,7 @@ pub enum Span {
     Day,
 }
 
-impl Span {
+impl RingSpan {
     /// Every span, the shortest first.
     pub const ALL: [Self; 3] = [Self::TenMinutes, Self::ThreeHours, Self::Day];
 
@@ -59,10 +59,11 @@ impl Span {
 
 /// The bytes of a series at its bounds. The names of limits are shared with the config, but count in full: a limit
 /// that is gone keeps its name here.
-const BYTES: usize = (Span::TenMinutes.points() + Span::ThreeHours.points() + Span::Day.points())
-    * size_of::<Point>()
-    + LIMITS_MAX * (size_of::<Option<Column>>() + NAME_MAX)
-    + MARKS_MAX * (size_of::<Mark>() + TEXT_MAX);
+const BYTES: usize =
+    (RingSpan::TenMinutes.points() + RingSpan::ThreeHours.points() + RingSpan::Day.points())
+        * size_of::<Point>()
+        + LIMITS_MAX * (size_of::<Option<SeriesColumn>>() + NAME_MAX)
+        + MARKS_MAX * (size_of::<Mark>() + TEXT_MAX);
 const _: () = assert!(BYTES <= BYTES_MAX, "the series take more than 2 MB");
 
 /// The use of a limit in a sample.
@@ -78,7 +79,7 @@ pub struct LimitUse {
 
 /// A limit with a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Column {
+pub struct SeriesColumn {
     /// The name of the column.
     pub name: Arc<str>,
     /// The kind of the column, in one word of the API.
@@ -88,13 +89,13 @@ pub struct Column {
 /// The history of a process.
 #[derive(Debug)]
 pub struct Series {
-    rings: [Ring; Span::ALL.len()],
-    columns: [Option<Column>; LIMITS_MAX],
+    rings: [Ring; RingSpan::ALL.len()],
+    columns: [Option<SeriesColumn>; LIMITS_MAX],
 }
 
 #[derive(Debug)]
 struct Ring {
-    span: Span,
+    span: RingSpan,
     points: VecDeque<Point>,
     /// The number of the latest point since the start of the process.
     latest: u64,
@@ -103,7 +104,7 @@ struct Ring {
 impl Default for Series {
     fn default() -> Self {
         Self {
-            rings: Span::ALL.map(Ring::new),
+            rings: RingSpan::ALL.map(Ring::new),
             columns: std::array::from_fn(|_| None),
         }
     }
@@ -127,7 +128,7 @@ impl Series {
     /// The number of a limit's column. A new limit takes a free one, or that of a limit that is
     /// gone, whose history ends with that.
     fn column(&mut self, limit: &LimitUse, limits: &[LimitUse]) -> Option<usize> {
-        let is = |column: &Option<Column>, limit: &LimitUse| {
+        let is = |column: &Option<SeriesColumn>, limit: &LimitUse| {
             let column = column.as_ref();
             column.is_some_and(|it| *it.name == *limit.name && it.kind == limit.kind)
         };
@@ -138,9 +139,9 @@ impl Series {
             return None;
         }
         let free = self.columns.iter().position(Option::is_none);
-        let is_gone = |column: &Option<Column>| !limits.iter().any(|limit| is(column, limit));
+        let is_gone = |column: &Option<SeriesColumn>| !limits.iter().any(|limit| is(column, limit));
         let at = free.or_else(|| self.columns.iter().position(is_gone))?;
-        self.columns[at] = Some(Column {
+        self.columns[at] = Some(SeriesColumn {
             name: Arc::clone(&limit.name),
             kind: limit.kind,
         });
@@ -150,13 +151,13 @@ impl Series {
     }
 
     /// The limits with a history, each with the number of its column.
-    pub fn columns(&self) -> impl Iterator<Item = (usize, &Column)> {
+    pub fn columns(&self) -> impl Iterator<Item = (usize, &SeriesColumn)> {
         let columns = self.columns.iter().enumerate();
         columns.filter_map(|(at, column)| Some((at, column.as_ref()?)))
     }
 
     /// All points of a span, the oldest first; `None` where no sample was taken.
-    pub fn points(&self, span: Span) -> impl Iterator<Item = Option<&Point>> {
+    pub fn points(&self, span: RingSpan) -> impl Iterator<Item = Option<&Point>> {
         let points = &self.rings[span as usize].points;
         let before = span.points() - points.len();
         let taken = points.iter().map(|point| point.is_taken().then_some(point));
@@ -165,28 +166,28 @@ impl Series {
 
     /// The second since the start at which the latest point of a span ends.
     #[must_use]
-    pub fn end(&self, span: Span) -> u64 {
+    pub fn end(&self, span: RingSpan) -> u64 {
         (self.rings[span as usize].latest + 1) * span.step()
     }
 
     /// The latest second.
     #[must_use]
     pub fn latest(&self) -> Option<&Point> {
-        self.rings[Span::TenMinutes as usize].points.back()
+        self.rings[RingSpan::TenMinutes as usize].points.back()
     }
 
     /// All of the last hour as one point.
     #[must_use]
     pub fn hour(&self) -> Point {
         let mut hour = Point::default();
-        let minutes = self.rings[Span::Day as usize].points.iter();
+        let minutes = self.rings[RingSpan::Day as usize].points.iter();
         minutes.rev().take(60).for_each(|minute| hour.merge(minute));
         hour
     }
 }
 
 impl Ring {
-    fn new(span: Span) -> Self {
+    fn new(span: RingSpan) -> Self {
         Self {
             span,
             points: VecDeque::with_capacity(span.points()),
@@ -234,7 +235,7 @@ mod tests {
         }
     }
 
-    fn arrivals(series: &Series, span: Span) -> Vec<Option<u32>> {
+    fn arrivals(series: &Series, span: RingSpan) -> Vec<Option<u32>> {
         let points = series.points(span);
         points.map(|point| point.map(|it| it.arrivals)).collect()
     }
@@ -245,12 +246,12 @@ mod tests {
         for second in 0..70 {
             series.take(second, sample(2, second as u32 % 7), &[]);
         }
-        for span in Span::ALL {
+        for span in RingSpan::ALL {
             let all = arrivals(&series, span);
             assert_eq!(all.len(), span.points());
             assert_eq!(all.iter().flatten().sum::<u32>(), 140, "{span:?}");
         }
-        let minutes: Vec<_> = series.points(Span::Day).flatten().collect();
+        let minutes: Vec<_> = series.points(RingSpan::Day).flatten().collect();
         assert_eq!(
             [
                 (minutes[0].arrivals, minutes[0].waiting),
@@ -258,8 +259,8 @@ mod tests {
             ],
             [(120, 6), (20, 6)]
         );
-        assert_eq!(series.end(Span::Day), 120);
-        assert_eq!(series.end(Span::TenMinutes), 70);
+        assert_eq!(series.end(RingSpan::Day), 120);
+        assert_eq!(series.end(RingSpan::TenMinutes), 70);
     }
 
     #[test]
@@ -267,16 +268,16 @@ mod tests {
         let mut series = Series::default();
         series.take(0, sample(1, 0), &[]);
         series.take(3, sample(1, 0), &[]);
-        let all = arrivals(&series, Span::TenMinutes);
+        let all = arrivals(&series, RingSpan::TenMinutes);
         assert_eq!(all[596..], [Some(1), None, None, Some(1)]);
         assert!(all[..596].iter().all(Option::is_none));
         // An earlier second counts for the last.
         series.take(2, sample(5, 0), &[]);
-        assert_eq!(arrivals(&series, Span::TenMinutes)[599], Some(6));
+        assert_eq!(arrivals(&series, RingSpan::TenMinutes)[599], Some(6));
         series.take(1_000_000, sample(1, 0), &[]);
-        let all = arrivals(&series, Span::TenMinutes);
+        let all = arrivals(&series, RingSpan::TenMinutes);
         assert_eq!(all.iter().flatten().count(), 1);
-        let hour: u32 = arrivals(&series, Span::Day).into_iter().flatten().sum();
+        let hour: u32 = arrivals(&series, RingSpan::Day).into_iter().flatten().sum();
         assert_eq!(hour, 1);
     }
 
@@ -291,7 +292,7 @@ mod tests {
         assert_eq!(now, capacity);
         assert_eq!(
             capacity,
-            Span::ALL.map(Span::points),
+            RingSpan::ALL.map(RingSpan::points),
             "no slack beyond BYTES"
         );
         assert_eq!(series.hour().arrivals, 59 * 60 + 40);
@@ -318,7 +319,7 @@ mod tests {
             .expect("it has a column now");
         assert_eq!(at, 4);
         let used: Vec<_> = series
-            .points(Span::TenMinutes)
+            .points(RingSpan::TenMinutes)
             .flatten()
             .map(|point| point.limits[at].used)
             .collect();

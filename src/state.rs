@@ -92,7 +92,7 @@ pub struct StateFile<T> {
 /// The form of the file around a state.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stored<S> {
+struct StateEnvelope<S> {
     schema: u32,
     state: S,
 }
@@ -133,7 +133,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         if bytes.trim_ascii().is_empty() {
             return Err(StateError::Empty(shown(&self.path)));
         }
-        let stored: Stored<&RawValue> = serde_json::from_slice(&bytes).map_err(|error| {
+        let stored: StateEnvelope<&RawValue> = serde_json::from_slice(&bytes).map_err(|error| {
             // Whole JSON of another form is not damaged.
             match serde_json::from_slice::<IgnoredAny>(&bytes) {
                 Ok(_) => StateError::Foreign(shown(&self.path)),
@@ -194,7 +194,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     pub fn save(&mut self, state: &T) -> Result<(), StateError> {
         let unwritable = unwritable(&self.path);
         let schema = self.schema;
-        let mut bytes = serde_json::to_vec(&Stored { schema, state })
+        let mut bytes = serde_json::to_vec(&StateEnvelope { schema, state })
             .map_err(|error| unwritable(error.into()))?;
         bytes.push(b'\n');
         if bytes.len() > SIZE_MAX {

@@ -28,7 +28,7 @@ use crate::options::{Mistake, ValueKind, did_you_mean, options, words};
 
 options! {
     /// What the process logs, and how.
-    pub struct Section => Settings {
+    pub struct LogSection => LogSettings {
         /// How a log line looks. "auto" writes text on a terminal and JSON elsewhere.
         format: Format = choice().or(Format::Auto).restart();
 

@@ -9,12 +9,12 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::routes::Routes;
-use super::{BucketState, LimitState, Source};
+use super::{AdminSource, BucketState, LimitState};
 
 /// The description of this API, for tools.
 const OPENAPI: &str = include_str!("../../docs/reference/openapi.json");
 
-pub(super) fn routes() -> Routes<Arc<dyn Source>> {
+pub(super) fn routes() -> Routes<Arc<dyn AdminSource>> {
     Routes::new()
         .get("/metrics", metrics)
         .get("/v1/limits", limits)
@@ -25,8 +25,8 @@ pub(super) fn routes() -> Routes<Arc<dyn Source>> {
 
 /// Reads something off the event loop.
 pub(super) async fn read<T: Send + 'static>(
-    source: Arc<dyn Source>,
-    what: impl FnOnce(&dyn Source) -> T + Send + 'static,
+    source: Arc<dyn AdminSource>,
+    what: impl FnOnce(&dyn AdminSource) -> T + Send + 'static,
 ) -> T {
     off_the_loop(move || what(&*source)).await
 }
@@ -45,12 +45,12 @@ pub(super) async fn off_the_loop<T: Send + 'static>(
 /// An error that names what is wrong.
 pub(super) fn refuse(status: StatusCode, error: &str, field: &str, reason: &str) -> Response {
     #[derive(Serialize)]
-    struct Body<'a> {
+    struct FieldErrorBody<'a> {
         error: &'a str,
         field: &'a str,
         reason: &'a str,
     }
-    let body = Body {
+    let body = FieldErrorBody {
         error,
         field,
         reason,
@@ -61,10 +61,10 @@ pub(super) fn refuse(status: StatusCode, error: &str, field: &str, reason: &str)
 /// An error, in the form of all errors here.
 pub(super) fn error(status: StatusCode, message: &str) -> Response {
     #[derive(Serialize)]
-    struct Body<'a> {
+    struct ErrorBody<'a> {
         error: &'a str,
     }
-    (status, Json(Body { error: message })).into_response()
+    (status, Json(ErrorBody { error: message })).into_response()
 }
 
 pub(super) async fn not_found() -> Response {
@@ -81,13 +81,13 @@ pub(super) async fn method_not_allowed() -> Response {
     )
 }
 
-async fn metrics(State(source): State<Arc<dyn Source>>) -> Response {
+async fn metrics(State(source): State<Arc<dyn AdminSource>>) -> Response {
     let text = read(source, |source| source.metrics()).await;
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-async fn limits(State(source): State<Arc<dyn Source>>) -> Response {
+async fn limits(State(source): State<Arc<dyn AdminSource>>) -> Response {
     #[derive(Serialize)]
     struct Limits {
         limits: Vec<LimitState>,
@@ -100,11 +100,11 @@ async fn limits(State(source): State<Arc<dyn Source>>) -> Response {
     Json(limits.await).into_response()
 }
 
-async fn queue(State(source): State<Arc<dyn Source>>) -> Response {
+async fn queue(State(source): State<Arc<dyn AdminSource>>) -> Response {
     Json(read(source, |source| source.queue()).await).into_response()
 }
 
-async fn config(State(source): State<Arc<dyn Source>>) -> Response {
+async fn config(State(source): State<Arc<dyn AdminSource>>) -> Response {
     read(source, |source| source.config()).await.into_response()
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// The origin of a connection, as the kernel says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Peer {
+pub enum AdminPeer {
     /// An address.
     Address(SocketAddr),
     /// A process of this user, at the socket file.
@@ -26,11 +26,11 @@ pub enum Author {
 
 impl Author {
     /// Of a request from `peer`, which carried the token of this name, if any.
-    pub(super) fn new(peer: Peer, token: Option<&Arc<str>>) -> Self {
+    pub(super) fn new(peer: AdminPeer, token: Option<&Arc<str>>) -> Self {
         match (token, peer) {
             (Some(name), _) => Self::Token(Arc::clone(name)),
-            (None, Peer::Uid(uid)) => Self::Uid(uid),
-            (None, Peer::Address(address)) => Self::Anybody(address),
+            (None, AdminPeer::Uid(uid)) => Self::Uid(uid),
+            (None, AdminPeer::Address(address)) => Self::Anybody(address),
         }
     }
 }
@@ -52,14 +52,14 @@ mod tests {
 
     #[test]
     fn a_token_says_more_than_the_user_and_the_user_more_than_the_address() {
-        let address = Peer::Address(([127, 0, 0, 1], 5000).into());
+        let address = AdminPeer::Address(([127, 0, 0, 1], 5000).into());
         let ops: Arc<str> = "ops".into();
         let check = |peer, token, shown: &str| {
             assert_eq!(Author::new(peer, token).to_string(), shown);
         };
-        check(Peer::Uid(1000), Some(&ops), "token ops");
+        check(AdminPeer::Uid(1000), Some(&ops), "token ops");
         check(address, Some(&ops), "token ops");
-        check(Peer::Uid(1000), None, "uid 1000");
+        check(AdminPeer::Uid(1000), None, "uid 1000");
         check(address, None, "127.0.0.1, without a token");
     }
 }

@@ -32,19 +32,19 @@ pub use self::acts::{
     ActKind, ActState, ActsSource, BackendActing, BackendState, HOLD_SECONDS_MAX, LimitName,
     OverrideAsked, OverrideState, PauseAsked, ResumeAsked, unix_milliseconds,
 };
-pub use self::asked::{Merge, Question};
-pub use self::explained::{CallState, Explained, Held, HeldBy};
+pub use self::asked::{DryRunRequest, Merge};
+pub use self::explained::{CallDelay, CallState, Explained, HeldBy};
 pub(super) use self::extract::Parameters;
-use self::extract::{Body, Id};
+use self::extract::{JsonBody, PathIds};
 pub(super) use self::query::{Frames, QuotaKeys};
 use self::query::{Listing, Sort, Suggest, UsageOf};
 pub(crate) use self::refused::without_name;
 pub use self::refused::{ApiRefusal, What};
 pub use self::state::{
-    Basis, CallId, CallerState, CallerUsage, CallerUsed, Classified, CommonCall, CostsState,
-    Delayed, Figures, MatchState, Moment, Origin, PaceState, Profile, QueueRow, RateLimitKind,
-    RateLimitState, RequestRow, RequestState, Spans, Suggested, Top, UsageTable, Used,
-    milliseconds,
+    Basis, CallId, CallerState, CallerUsage, CallerUsed, CommonCall, CostsState, Delayed,
+    DryRunState, Figures, MatchState, Moment, ObjectOrigin, PaceState, ProfileState, QueueRow,
+    RateLimitKind, RateLimitState, RequestRow, RequestState, SpanFigures, Suggested, Top,
+    UsageTable, Used, milliseconds,
 };
 use super::api;
 use super::routes::Routes;
@@ -100,7 +100,7 @@ pub trait CallersSource: ActsSource {
     fn detach(&self, id: RateLimitId, caller: CallerId) -> Result<(), ApiRefusal>;
 
     /// Every profile.
-    fn profiles(&self) -> Vec<Profile>;
+    fn profiles(&self) -> Vec<ProfileState>;
     /// The costs of calls.
     fn costs(&self) -> CostsState;
     /// Replaces the costs of calls.
@@ -108,7 +108,7 @@ pub trait CallersSource: ActsSource {
     /// Suggested costs, from the backend's time for each function.
     fn suggested_costs(&self) -> Vec<SuggestedCost>;
     /// A dry run of a call, which is neither counted nor charged.
-    fn classify(&self, question: &Question) -> Classified;
+    fn classify(&self, question: &DryRunRequest) -> DryRunState;
 
     /// Waiting calls, by what they wait for.
     fn queues(&self) -> Vec<QueueRow>;
@@ -119,7 +119,7 @@ pub trait CallersSource: ActsSource {
 }
 
 type Api = State<Arc<dyn CallersSource>>;
-type Answer<T> = Result<Json<T>, ApiRefusal>;
+type JsonResult<T> = Result<Json<T>, ApiRefusal>;
 
 pub(super) fn routes() -> Routes<Arc<dyn CallersSource>> {
     let routes = acts::routes(of_rate_limits(of_callers(Routes::new())));
@@ -128,16 +128,18 @@ pub(super) fn routes() -> Routes<Arc<dyn CallersSource>> {
             list(api, "profiles", |it| it.profiles())
         })
         .get("/v1/costs", |api: Api| ask(api, |it| Ok(it.costs())))
-        .on(Method::PUT, "/v1/costs", |api: Api, Body(costs)| {
+        .on(Method::PUT, "/v1/costs", |api: Api, JsonBody(costs)| {
             ask(api, move |it| it.put_costs(costs))
         })
         .get("/v1/costs/suggested", |api: Api| {
             list(api, "costs", |it| it.suggested_costs())
         })
-        .on(Method::POST, "/v1/classify", |api: Api, Body(question)| {
-            ask(api, move |it| Ok(it.classify(&question)))
-        })
-        .get("/v1/calls/{id}", |api: Api, Id(id)| {
+        .on(
+            Method::POST,
+            "/v1/classify",
+            |api: Api, JsonBody(question)| ask(api, move |it| Ok(it.classify(&question))),
+        )
+        .get("/v1/calls/{id}", |api: Api, PathIds(id)| {
             ask(api, move |it| it.explain(id))
         })
         .get("/v1/debug/limiters", |api: Api, headers: HeaderMap| {
@@ -158,23 +160,27 @@ fn of_callers(routes: Routes<Arc<dyn CallersSource>>) -> Routes<Arc<dyn CallersS
         .get(CALLERS, |api: Api, Parameters(listing)| {
             ask(api, move |it| Ok(page(it.callers(), &listing)))
         })
-        .on(Method::POST, CALLERS, async |api: Api, Body(new)| {
+        .on(Method::POST, CALLERS, async |api: Api, JsonBody(new)| {
             let made = ask(api, |it| it.create_caller(new)).await?;
             Ok::<_, ApiRefusal>(created(format!("{CALLERS}/{}", made.id), made))
         })
         .on(
             Method::POST,
             "/v1/callers/merge",
-            |api: Api, Body(merge)| ask(api, move |it| merged(it, merge)),
+            |api: Api, JsonBody(merge)| ask(api, move |it| merged(it, merge)),
         )
-        .get(CALLER, |api: Api, Id(id)| ask(api, move |it| it.caller(id)))
-        .on(Method::PATCH, CALLER, |api: Api, Id(id), Body(patch)| {
-            ask(api, move |it| it.patch_caller(id, patch))
+        .get(CALLER, |api: Api, PathIds(id)| {
+            ask(api, move |it| it.caller(id))
         })
-        .on(Method::DELETE, CALLER, |api: Api, Id(id)| {
+        .on(
+            Method::PATCH,
+            CALLER,
+            |api: Api, PathIds(id), JsonBody(patch)| ask(api, move |it| it.patch_caller(id, patch)),
+        )
+        .on(Method::DELETE, CALLER, |api: Api, PathIds(id)| {
             remove(api, move |it| it.delete_caller(id))
         })
-        .get("/v1/callers/{id}/usage", |api: Api, Id(id)| {
+        .get("/v1/callers/{id}/usage", |api: Api, PathIds(id)| {
             ask(api, move |it| it.caller_usage(id))
         })
         .get("/v1/callers/{id}/suggest", suggest)
@@ -194,34 +200,42 @@ fn of_rate_limits(routes: Routes<Arc<dyn CallersSource>>) -> Routes<Arc<dyn Call
         .get(RATE_LIMITS, |api: Api| {
             list(api, "rate_limits", |it| it.rate_limits())
         })
-        .on(Method::POST, RATE_LIMITS, async |api: Api, Body(new)| {
-            let made = ask(api, |it| it.create_rate_limit(new)).await?;
-            Ok::<_, ApiRefusal>(created(format!("{RATE_LIMITS}/{}", made.id), made))
-        })
-        .get(RATE_LIMIT, |api: Api, Id(id)| {
+        .on(
+            Method::POST,
+            RATE_LIMITS,
+            async |api: Api, JsonBody(new)| {
+                let made = ask(api, |it| it.create_rate_limit(new)).await?;
+                Ok::<_, ApiRefusal>(created(format!("{RATE_LIMITS}/{}", made.id), made))
+            },
+        )
+        .get(RATE_LIMIT, |api: Api, PathIds(id)| {
             ask(api, move |it| it.rate_limit(id))
         })
         .on(
             Method::PATCH,
             RATE_LIMIT,
-            |api: Api, Id(id), Body(patch)| ask(api, move |it| it.patch_rate_limit(id, patch)),
+            |api: Api, PathIds(id), JsonBody(patch)| {
+                ask(api, move |it| it.patch_rate_limit(id, patch))
+            },
         )
-        .on(Method::DELETE, RATE_LIMIT, |api: Api, Id(id)| {
+        .on(Method::DELETE, RATE_LIMIT, |api: Api, PathIds(id)| {
             remove(api, move |it| it.delete_rate_limit(id))
         })
-        .on(Method::PUT, ATTACHED, |api: Api, Id((id, caller))| {
+        .on(Method::PUT, ATTACHED, |api: Api, PathIds((id, caller))| {
             ask(api, move |it| it.attach(id, caller))
         })
-        .on(Method::DELETE, ATTACHED, |api: Api, Id((id, caller))| {
-            remove(api, move |it| it.detach(id, caller))
-        })
+        .on(
+            Method::DELETE,
+            ATTACHED,
+            |api: Api, PathIds((id, caller))| remove(api, move |it| it.detach(id, caller)),
+        )
 }
 
 /// Asks the source off the event loop.
 async fn ask<T: Send + 'static>(
     State(source): Api,
     what: impl FnOnce(&dyn CallersSource) -> Result<T, ApiRefusal> + Send + 'static,
-) -> Answer<T> {
+) -> JsonResult<T> {
     api::off_the_loop(move || what(&*source)).await.map(Json)
 }
 
@@ -238,12 +252,12 @@ async fn list<R: Send + 'static>(
     api: Api,
     name: &'static str,
     rows: impl FnOnce(&dyn CallersSource) -> Vec<R> + Send + 'static,
-) -> Answer<BTreeMap<&'static str, Vec<R>>> {
+) -> JsonResult<BTreeMap<&'static str, Vec<R>>> {
     ask(api, move |it| Ok([(name, rows(it))].into())).await
 }
 
 /// Answers with a list as JSON, or CSV if the client prefers that.
-async fn dump<R: csv::Row + Send + 'static>(
+async fn dump<R: csv::CsvRow + Send + 'static>(
     api: Api,
     headers: HeaderMap,
     name: &'static str,
@@ -263,9 +277,9 @@ fn created(location: String, made: impl IntoResponse) -> impl IntoResponse {
 
 async fn suggest(
     api: Api,
-    Id(caller): Id<CallerId>,
+    PathIds(caller): PathIds<CallerId>,
     asked: Parameters<Suggest>,
-) -> Answer<Suggested> {
+) -> JsonResult<Suggested> {
     let Suggest { span, headroom } = asked.0;
     let derive = Derive {
         caller,

@@ -8,7 +8,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use tidegate_runtime::page;
 
-use super::Source;
+use super::AdminSource;
 use super::page::answer_text;
 use super::routes::Routes;
 
@@ -16,7 +16,7 @@ use super::routes::Routes;
 const DOCUMENT: &str = include_str!("../../docs/reference/errors.md");
 
 /// A row of its table.
-struct Row {
+struct ErrorRow {
     reason: &'static str,
     /// The fields of an answer: the name of a number, and the number.
     answer: [(&'static str, &'static str); 3],
@@ -30,10 +30,10 @@ fn cells(line: &'static str) -> Option<[&'static str; 6]> {
     cells.try_into().ok()
 }
 
-fn rows() -> impl Iterator<Item = Row> {
+fn rows() -> impl Iterator<Item = ErrorRow> {
     let mut lines = DOCUMENT.lines().filter_map(cells);
     let names = lines.next().unwrap_or_default();
-    lines.map(move |row| Row {
+    lines.map(move |row| ErrorRow {
         reason: row[1].trim_matches('`'),
         answer: [0, 2, 3].map(|at| (names[at], row[at])),
         when: row[4],
@@ -54,7 +54,7 @@ pub fn link_to_what_to_do(reason: &str) -> String {
     format!("/errors#{reason}")
 }
 
-pub(super) fn routes() -> Routes<Arc<dyn Source>> {
+pub(super) fn routes() -> Routes<Arc<dyn AdminSource>> {
     Routes::new().get("/errors", page)
 }
 

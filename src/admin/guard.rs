@@ -19,7 +19,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use subtle::ConstantTimeEq;
 use tidegate_runtime::origin;
 
-use super::{Author, Peer, Settings, api};
+use super::{AdminPeer, AdminSettings, Author, api};
 
 /// Every request of the page at `/` has this header.
 const ASKED_BY_THE_PAGE: &str = "x-tidegate-page";
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Token {
 /// Passes a request on if it comes from this address and carries a token, if there is one. Then it
 /// has an [`Author`].
 pub(super) async fn check(
-    State(settings): State<Arc<Settings>>,
+    State(settings): State<Arc<AdminSettings>>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -99,18 +99,18 @@ pub(super) async fn check(
 }
 
 /// The author of a request; `None` if it lacks a token.
-fn author(settings: &Settings, request: &Request) -> Option<Author> {
-    let peer = request.extensions().get::<Peer>().copied();
+fn author(settings: &AdminSettings, request: &Request) -> Option<Author> {
+    let peer = request.extensions().get::<AdminPeer>().copied();
     let peer = peer.expect("every connection has its peer");
     let headers = request.headers();
     // All are compared, so the time does not tell which one is near.
     let given = settings.tokens().filter(|(_, token)| token.is_in(headers));
     let name = given.map(|(name, _)| name).last();
-    let trusted = settings.tokens().next().is_none() || matches!(peer, Peer::Uid(_));
+    let trusted = settings.tokens().next().is_none() || matches!(peer, AdminPeer::Uid(_));
     (trusted || name.is_some()).then(|| Author::new(peer, name.as_ref()))
 }
 
-impl Settings {
+impl AdminSettings {
     /// Every token, with the name of who has it.
     fn tokens(&self) -> impl Iterator<Item = (Arc<str>, &Token)> {
         let one = self.token.iter().map(|token| ("admin".into(), token));
@@ -126,7 +126,7 @@ impl Settings {
 
 /// Passes a request on if it comes from this address. What it asks for needs no token.
 pub(super) async fn check_origin(
-    State(settings): State<Arc<Settings>>,
+    State(settings): State<Arc<AdminSettings>>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -143,7 +143,7 @@ pub(super) struct Trusted(pub(super) bool);
 /// Passes a probe on. A probe for details must come from this address. The others reveal nothing
 /// secret.
 pub(super) async fn check_probe(
-    State(settings): State<Arc<Settings>>,
+    State(settings): State<Arc<AdminSettings>>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -181,7 +181,7 @@ fn ask_for_the_token(by_the_page: bool) -> Response {
 }
 
 /// The refusal of a request that a browser sent for a page of another origin.
-fn foreign(settings: &Settings, request: &Request) -> Option<Response> {
+fn foreign(settings: &AdminSettings, request: &Request) -> Option<Response> {
     let (method, headers) = (request.method(), request.headers());
     let header = origin::foreign(method, headers, &settings.allowed_hosts)?;
     Some(api::refuse(

@@ -17,9 +17,9 @@ use axum::response::{IntoResponse, Response};
 
 use super::guard::Trusted;
 use super::routes::Routes;
-use super::{Source, api};
+use super::{AdminSource, api};
 
-pub(super) fn routes() -> Routes<Arc<dyn Source>> {
+pub(super) fn routes() -> Routes<Arc<dyn AdminSource>> {
     Routes::new()
         .get("/livez", live)
         .get("/readyz", ready)
@@ -36,12 +36,12 @@ async fn live(query: RawQuery) -> Response {
     answer(&[LIVE], &[], &query)
 }
 
-async fn ready(State(source): State<Arc<dyn Source>>, query: RawQuery) -> Response {
+async fn ready(State(source): State<Arc<dyn AdminSource>>, query: RawQuery) -> Response {
     answer(&[is_ready(&*source)], &[], &query)
 }
 
 async fn health(
-    State(source): State<Arc<dyn Source>>,
+    State(source): State<Arc<dyn AdminSource>>,
     Extension(Trusted(trusted)): Extension<Trusted>,
     query: RawQuery,
 ) -> Response {
@@ -60,7 +60,7 @@ const LIVE: Check = Check {
     result: Ok(()),
 };
 
-fn is_ready(source: &dyn Source) -> Check {
+fn is_ready(source: &dyn AdminSource) -> Check {
     Check {
         name: "ready",
         result: source.ready(),

@@ -19,7 +19,7 @@ use tidegate_runtime::page::{self, File, HEADERS};
 use tokio::sync::Semaphore;
 
 use super::routes::Routes;
-use super::{ApiRefusal, NowState, SeriesSpan, SeriesState, Source, What, api};
+use super::{AdminSource, ApiRefusal, NowState, SeriesSpan, SeriesState, What, api};
 
 /// The browser asks each time, and gets no body if it has the newest.
 const ASK_EACH_TIME: (&str, &str) = ("cache-control", "no-cache");
@@ -75,12 +75,12 @@ pub(super) struct ComesWithIt {
     pub(super) places: Arc<Semaphore>,
 }
 
-pub(super) fn routes() -> Routes<Arc<dyn Source>> {
+pub(super) fn routes() -> Routes<Arc<dyn AdminSource>> {
     Routes::new().get("/", index).get("/page/{file}", file)
 }
 
 async fn index(
-    State(source): State<Arc<dyn Source>>,
+    State(source): State<Arc<dyn AdminSource>>,
     Extension(comes): Extension<ComesWithIt>,
     headers: HeaderMap,
 ) -> Response {
@@ -101,7 +101,7 @@ async fn index(
 }
 
 /// The figures that the page shows first, as JSON; `None` if they may not come with the page, or not soon.
-async fn first(source: Arc<dyn Source>, comes: ComesWithIt) -> Option<String> {
+async fn first(source: Arc<dyn AdminSource>, comes: ComesWithIt) -> Option<String> {
     if !comes.no_token {
         return None;
     }

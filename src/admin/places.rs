@@ -14,27 +14,27 @@ use tokio::time::Instant;
 use tokio_util::io::{InspectReader, InspectWriter};
 
 /// The places of all connections.
-pub(super) struct Places {
+pub(super) struct AdminConnections {
     max: usize,
-    taken: Mutex<Vec<Arc<State>>>,
+    taken: Mutex<Vec<Arc<AdminConnectionState>>>,
     /// A place became free, or a connection became silent.
     changed: Notify,
 }
 
 /// The place of one connection, free again once it is dropped.
-pub(super) struct Place {
-    places: Arc<Places>,
-    state: Arc<State>,
+pub(super) struct AdminConnection {
+    places: Arc<AdminConnections>,
+    state: Arc<AdminConnectionState>,
 }
 
-struct State {
-    now: Mutex<Now>,
+struct AdminConnectionState {
+    now: Mutex<ConnectionActivity>,
     /// The connection must make room.
     close: Notify,
 }
 
 #[derive(Clone, Copy)]
-struct Now {
+struct ConnectionActivity {
     /// When bytes were last received or sent.
     moved: Instant,
     /// Requests that are being answered.
@@ -43,7 +43,7 @@ struct Now {
     closing: bool,
 }
 
-impl Places {
+impl AdminConnections {
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
             max,
@@ -54,7 +54,7 @@ impl Places {
 
     /// A place for a new connection. If there is none, waits until the connection that was silent
     /// for longest has closed.
-    pub(super) async fn take(self: &Arc<Self>) -> Place {
+    pub(super) async fn take(self: &Arc<Self>) -> AdminConnection {
         loop {
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
@@ -67,13 +67,13 @@ impl Places {
         }
     }
 
-    fn try_take(self: &Arc<Self>) -> Option<Place> {
+    fn try_take(self: &Arc<Self>) -> Option<AdminConnection> {
         let mut taken = lock(&self.taken);
         if taken.len() >= self.max {
             return None;
         }
-        let state = Arc::new(State {
-            now: Mutex::new(Now {
+        let state = Arc::new(AdminConnectionState {
+            now: Mutex::new(ConnectionActivity {
                 moved: Instant::now(),
                 answering: 0,
                 closing: false,
@@ -81,7 +81,7 @@ impl Places {
             close: Notify::new(),
         });
         taken.push(Arc::clone(&state));
-        Some(Place {
+        Some(AdminConnection {
             places: Arc::clone(self),
             state,
         })
@@ -90,7 +90,7 @@ impl Places {
     /// Closes one, unless one is already closing.
     fn close_the_most_silent(&self) {
         let taken = lock(&self.taken);
-        let mut silent: Option<(&Arc<State>, Instant)> = None;
+        let mut silent: Option<(&Arc<AdminConnectionState>, Instant)> = None;
         for state in taken.iter() {
             let now = *lock(&state.now);
             if now.closing {
@@ -107,7 +107,7 @@ impl Places {
     }
 }
 
-impl Place {
+impl AdminConnection {
     /// Ends when the connection must make room for another.
     pub(super) async fn closed(&self) {
         loop {
@@ -124,9 +124,9 @@ impl Place {
     }
 
     /// A request is being answered until the returned value is dropped.
-    pub(super) fn answering(&self) -> Answering {
+    pub(super) fn answering(&self) -> ActiveRequest {
         lock(&self.state.now).answering += 1;
-        Answering {
+        ActiveRequest {
             places: Arc::clone(&self.places),
             state: Arc::clone(&self.state),
         }
@@ -142,7 +142,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for AdminConnection {
     fn drop(&mut self) {
         lock(&self.places.taken).retain(|state| !Arc::ptr_eq(state, &self.state));
         self.places.changed.notify_one();
@@ -150,12 +150,12 @@ impl Drop for Place {
 }
 
 /// A request that is being answered.
-pub(super) struct Answering {
-    places: Arc<Places>,
-    state: Arc<State>,
+pub(super) struct ActiveRequest {
+    places: Arc<AdminConnections>,
+    state: Arc<AdminConnectionState>,
 }
 
-impl Drop for Answering {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         let mut now = lock(&self.state.now);
         now.answering -= 1;

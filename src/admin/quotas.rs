@@ -12,7 +12,7 @@ use tidegate_runtime::page;
 
 use super::callers::{Parameters, QuotaKeys};
 use super::routes::Routes;
-use super::{Source, api};
+use super::{AdminSource, api};
 
 /// Keys of each quota on the page.
 const PAGE_KEYS: usize = 100;
@@ -143,18 +143,18 @@ pub struct QuotaKeyState {
     pub trouble: Vec<String>,
 }
 
-pub(super) fn routes() -> Routes<Arc<dyn Source>> {
+pub(super) fn routes() -> Routes<Arc<dyn AdminSource>> {
     Routes::new().get("/v1/quotas", quotas).get("/quotas", page)
 }
 
 async fn quotas(
-    State(source): State<Arc<dyn Source>>,
+    State(source): State<Arc<dyn AdminSource>>,
     Parameters(QuotaKeys(keys_max)): Parameters<QuotaKeys>,
 ) -> Json<QuotasState> {
     Json(api::read(source, move |source| source.quotas(keys_max)).await)
 }
 
-async fn page(State(source): State<Arc<dyn Source>>) -> Response {
+async fn page(State(source): State<Arc<dyn AdminSource>>) -> Response {
     let body = api::read(source, |source| body(&source.quotas(PAGE_KEYS)));
     let page = page::page(
         "Tidegate quotas",

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use super::callers::{Frames, Parameters};
 use super::now::{NowState, SeriesSpan};
 use super::routes::Routes;
-use super::{Source, api};
+use super::{AdminSource, api};
 
 /// The most streams at once.
 pub const VIEWERS_MAX: usize = 8;
@@ -129,26 +129,26 @@ impl Viewers {
 #[derive(Clone, Copy)]
 pub(super) struct GoesOn;
 
-pub(super) fn routes() -> Routes<Arc<dyn Source>> {
+pub(super) fn routes() -> Routes<Arc<dyn AdminSource>> {
     Routes::new()
         .get("/v1/now", now)
         .get("/v1/series", series)
         .get("/v1/stream", stream)
 }
 
-async fn now(State(source): State<Arc<dyn Source>>) -> Response {
+async fn now(State(source): State<Arc<dyn AdminSource>>) -> Response {
     Json(api::read(source, |source| source.now()).await).into_response()
 }
 
 async fn series(
-    State(source): State<Arc<dyn Source>>,
+    State(source): State<Arc<dyn AdminSource>>,
     Parameters(span): Parameters<SeriesSpan>,
 ) -> Response {
     Json(api::read(source, move |source| source.series(span)).await).into_response()
 }
 
 async fn stream(
-    State(source): State<Arc<dyn Source>>,
+    State(source): State<Arc<dyn AdminSource>>,
     Extension(Viewers(viewers)): Extension<Viewers>,
     Parameters(Frames(frames)): Parameters<Frames>,
 ) -> Response {
@@ -159,7 +159,7 @@ async fn stream(
     let mut later = source.frames();
     later.mark_unchanged();
     let first = api::read(source, |source| line(&source.frame())).await;
-    let stream = Stream {
+    let stream = SeriesStream {
         first: Some(first),
         next: Box::pin(next(later)),
         left: frames,
@@ -178,7 +178,7 @@ pub fn line(frame: &Frame) -> Bytes {
 }
 
 type Later = watch::Receiver<Option<Bytes>>;
-type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Later)>> + Send>>;
+type NextFrame = Pin<Box<dyn Future<Output = Option<(Bytes, Later)>> + Send>>;
 
 /// The latest frame, once there is one that was not taken yet; `None` at the end of the process.
 async fn next(mut later: Later) -> Option<(Bytes, Later)> {
@@ -189,14 +189,14 @@ async fn next(mut later: Later) -> Option<(Bytes, Later)> {
 
 /// The body of a stream. It takes the next frame only when the last was written, so a slow viewer
 /// skips frames and never has more than one that waits.
-struct Stream {
+struct SeriesStream {
     first: Option<Bytes>,
-    next: Next,
+    next: NextFrame,
     left: usize,
     _place: OwnedSemaphorePermit,
 }
 
-impl http_body::Body for Stream {
+impl http_body::Body for SeriesStream {
     type Data = Bytes;
     type Error = Infallible;
 

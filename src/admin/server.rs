@@ -18,9 +18,9 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::places::{Answering, Place, Places};
+use super::places::{ActiveRequest, AdminConnection, AdminConnections};
 use super::series::GoesOn;
-use super::{CallersSource, Peer, Settings, Source, router};
+use super::{AdminPeer, AdminSettings, AdminSource, CallersSource, router};
 
 /// The most open connections. A further one replaces the one that has been silent for longest.
 pub(super) const CONNECTIONS_MAX: usize = 64;
@@ -60,16 +60,16 @@ pub enum Inlet {
 }
 
 impl Inlet {
-    async fn accept(&self) -> io::Result<(Box<dyn ByteStream>, Peer)> {
+    async fn accept(&self) -> io::Result<(Box<dyn ByteStream>, AdminPeer)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, from) = listener.accept().await?;
-                Ok((Box::new(stream), Peer::Address(from)))
+                Ok((Box::new(stream), AdminPeer::Address(from)))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
                 let uid = stream.peer_cred()?.uid();
-                Ok((Box::new(stream), Peer::Uid(uid)))
+                Ok((Box::new(stream), AdminPeer::Uid(uid)))
             }
         }
     }
@@ -83,8 +83,8 @@ impl Inlet {
 /// At once, if the listener is open to others and there is no token.
 pub async fn serve(
     inlet: Inlet,
-    settings: Settings,
-    source: Arc<dyn Source>,
+    settings: AdminSettings,
+    source: Arc<dyn AdminSource>,
     callers: Arc<dyn CallersSource>,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
@@ -109,7 +109,7 @@ pub async fn serve_router(listener: TcpListener, router: Router, stop: Cancellat
 }
 
 async fn serve_within(inlet: Inlet, router: Router, places: usize, stop: CancellationToken) {
-    let places = Places::new(places);
+    let places = AdminConnections::new(places);
     let connections = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -134,8 +134,8 @@ async fn serve_within(inlet: Inlet, router: Router, places: usize, stop: Cancell
 /// The next connection, with a place for it.
 async fn accept(
     inlet: &Inlet,
-    places: &Arc<Places>,
-) -> io::Result<(Box<dyn ByteStream>, Peer, Place)> {
+    places: &Arc<AdminConnections>,
+) -> io::Result<(Box<dyn ByteStream>, AdminPeer, AdminConnection)> {
     let (stream, peer) = inlet.accept().await?;
     Ok((stream, peer, places.take().await))
 }
@@ -143,8 +143,8 @@ async fn accept(
 /// Answers the requests of one connection. Its end concerns only the client.
 async fn answer(
     stream: Box<dyn ByteStream>,
-    peer: Peer,
-    place: Place,
+    peer: AdminPeer,
+    place: AdminConnection,
     router: Router,
     stop: CancellationToken,
 ) {
@@ -175,7 +175,7 @@ async fn answer(
 }
 
 /// An answer that goes on counts as being answered to its end, any other until it has begun.
-fn held(answered: Response, answering: Answering) -> Response {
+fn held(answered: Response, answering: ActiveRequest) -> Response {
     if answered.extensions().get::<GoesOn>().is_none() {
         return answered;
     }

@@ -157,7 +157,7 @@ pub enum AutomaticChangeKind {
 
 /// The state of a pause or a ramp, under the lock of the gate.
 #[derive(Debug, Default)]
-pub(super) struct Acts {
+pub(super) struct ControlState {
     pub(super) acting: BackendControl,
     /// When the next step of a ramp is due.
     pub(super) step: Option<Timestamp>,
@@ -171,7 +171,7 @@ pub(super) struct Acts {
     pub(super) by_itself: Vec<AutomaticChange>,
 }
 
-impl Acts {
+impl ControlState {
     pub(super) fn new(usual_ramp: Duration) -> Self {
         Self {
             usual_ramp,

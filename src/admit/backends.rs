@@ -16,7 +16,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// The backends that are up, and the next probe of each that is down.
 #[derive(Debug, Default)]
-pub struct Backends([KnownHealth; Destination::BACKENDS.len()]);
+pub struct BackendHealth([KnownHealth; Destination::BACKENDS.len()]);
 
 /// The health of a destination's backend, as calls have shown it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,7 +50,7 @@ impl KnownHealth {
     }
 }
 
-impl Backends {
+impl BackendHealth {
     /// The known health of a backend, unless it was replaced.
     fn about(&mut self, backend: Destination, generation: Generation) -> Option<&mut KnownHealth> {
         let known = self.0.get_mut(backend as usize)?;
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_backend_that_stays_down_is_asked_less_and_less_often_but_every_two_seconds() {
-        let mut backends = Backends::default();
+        let mut backends = BackendHealth::default();
         let backend = Destination::Socket;
         let mut now = 0;
         let mut waits = Vec::new();
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn calls_that_fail_together_count_as_one_failure() {
-        let mut backends = Backends::default();
+        let mut backends = BackendHealth::default();
         for _ in 0..10 {
             backends.failed(Destination::Http, FIRST, at(5), 1.0);
         }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn results_of_a_replaced_backend_do_not_count_for_the_new_one() {
-        let mut backends = Backends::default();
+        let mut backends = BackendHealth::default();
         let backend = Destination::Http;
         let second = FIRST.next();
         backends.failed(backend, FIRST, at(0), 1.0);

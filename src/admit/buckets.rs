@@ -13,7 +13,7 @@ use tidegate_limits::{Call, Caller, Fill, Timestamp, Tokens};
 
 use super::Gate;
 use super::journal::SchedulerEvent;
-use super::lock::{GateState, Waiter};
+use super::lock::{GateState, WaitingCall};
 use crate::call::claim::Charged;
 use crate::call::steps::StepKind;
 use crate::call::{Identity, LimitMode, RateLimitStatus, Record};
@@ -62,7 +62,7 @@ impl Gate {
         let mut known: HashMap<Caller, Option<BucketId>> = HashMap::new();
         let mut records = Vec::new();
         self.lock.change(|state, now| {
-            let to = |call: &Call, _: &Waiter| {
+            let to = |call: &Call, _: &WaitingCall| {
                 let _ = call.bucket.filter(|bucket| *bucket == id)?;
                 let caller = call.caller;
                 Some(*known.entry(caller).or_insert_with(|| reroute(caller)))
@@ -84,7 +84,7 @@ impl Gate {
         // Dropping a record reports it, which must not happen under the lock.
         let (mut looked_at, mut records) = (Vec::new(), Vec::new());
         self.lock.change(|state, now| {
-            let to = |_: &Call, waiter: &Waiter| {
+            let to = |_: &Call, waiter: &WaitingCall| {
                 let record = waiter.record.upgrade()?;
                 let bucket = record.note(|facts| {
                     let identity = &facts.origin.identity;
@@ -192,7 +192,7 @@ impl GateState {
 
 /// Notes that a waiting call is charged to another bucket, in each case in which the scheduler moves it: a replay moves
 /// these calls and no others. The record must be dropped without the lock.
-fn note_moved(waiter: &Waiter, now: Timestamp, to: Option<BucketId>) -> Option<Arc<Record>> {
+fn note_moved(waiter: &WaitingCall, now: Timestamp, to: Option<BucketId>) -> Option<Arc<Record>> {
     let record = waiter.record.upgrade()?;
     record.note(|facts| facts.step(now, StepKind::Bucket(to.map(|to| to.0))));
     Some(record)

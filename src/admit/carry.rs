@@ -13,7 +13,7 @@ use tidegate_runtime::Clock;
 use super::journal::{CarriedCall, CarriedState, SchedulerEvent};
 use super::ledger::GateLedger;
 use super::lock::{GateState, Lane};
-use super::{Gate, Settings, policy};
+use super::{Gate, GateSettings, policy};
 
 /// A ledger that no process would find yet.
 pub struct NewLedger {
@@ -108,7 +108,7 @@ impl Gate {
 
     /// The policy that these settings have.
     #[must_use]
-    pub fn policy_of(&self, settings: &Settings) -> Policy {
+    pub fn policy_of(&self, settings: &GateSettings) -> Policy {
         policy::limited(settings, self.phase())
     }
 }

@@ -13,12 +13,12 @@ use tidegate_runtime::Clock;
 use super::ask::{Ask, Claimed};
 use super::carry::NewLedger;
 use super::early::Attempt;
-use super::lock::{Decision, GateLock, GateState, Lane, Waiter, draining, tell};
+use super::lock::{Decision, GateLock, GateState, Lane, WaitingCall, draining, tell};
 use super::observe::CallEvent;
 use super::permit::{GateCall, Permit};
 use super::policy;
 use super::promotion::{EffectiveClass, PromotedRecords, guest_of};
-use super::settings::{Settings, USER};
+use super::settings::{GateSettings, USER};
 use super::shadow::CallEnd;
 use super::user_work::Promotion;
 use super::waiting::{Admission, SubmitOutcome};
@@ -38,7 +38,7 @@ pub struct Gate {
 impl Gate {
     /// No call waits yet.
     #[must_use]
-    pub fn new(settings: &Settings, clock: Clock) -> Self {
+    pub fn new(settings: &GateSettings, clock: Clock) -> Self {
         Self {
             lock: Arc::new(GateLock::new(settings, clock)),
         }
@@ -105,7 +105,7 @@ impl Gate {
                 would = state.observe_call(now, call.shadowed, CallEvent::Ended(CallEnd::Left));
                 return (now, None);
             }
-            let ticket = lane.requeue(now, hold, Waiter::default());
+            let ticket = lane.requeue(now, hold, WaitingCall::default());
             extended = state.extend_one(call.lane, ticket, now);
             if fault != Fault::Own {
                 let spread = state.entropy.random_range(0.5..1.0);
@@ -152,24 +152,24 @@ impl Gate {
     /// Takes new settings: later calls meet the new limits, waiting calls keep their
     /// places, used slots stay used.
     /// Returns the instant of the change.
-    pub fn apply(&self, settings: &Settings) -> Timestamp {
+    pub fn apply(&self, settings: &GateSettings) -> Timestamp {
         self.apply_with(settings, None)
     }
 
     /// Applies new limits with a ledger that has the regions for the new limits, if the present one does not.
-    pub fn apply_with(&self, settings: &Settings, ledger: Option<NewLedger>) -> Timestamp {
+    pub fn apply_with(&self, settings: &GateSettings, ledger: Option<NewLedger>) -> Timestamp {
         self.apply_in(settings, self.phase(), ledger)
     }
 
     /// Aligns fixed windows to the time of day as it is now, if it was set since; else the same as
     /// [`apply`](Self::apply).
-    pub fn align(&self, settings: &Settings) -> Timestamp {
+    pub fn align(&self, settings: &GateSettings) -> Timestamp {
         self.apply_in(settings, self.phase_now(), None)
     }
 
     fn apply_in(
         &self,
-        settings: &Settings,
+        settings: &GateSettings,
         phase: Duration,
         ledger: Option<NewLedger>,
     ) -> Timestamp {
@@ -369,7 +369,7 @@ impl GateState {
         promoted: &mut PromotedRecords,
     ) -> Result<SubmitOutcome, Refusal> {
         let lane = &mut self.lanes[call.lane as usize];
-        let ticket = match lane.submit(now, resolved, Waiter::default()) {
+        let ticket = match lane.submit(now, resolved, WaitingCall::default()) {
             Ok(ticket) => ticket,
             Err((refusal, _)) => {
                 let would =

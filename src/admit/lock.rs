@@ -17,15 +17,15 @@ use tidegate_runtime::Clock;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
-use super::acts::{Acts, first};
+use super::acts::{ControlState, first};
 use super::ask::{Ask, Waits};
-use super::backends::Backends;
+use super::backends::BackendHealth;
 use super::journal::{Journal, SchedulerEvent};
 use super::ledger::GateLedger;
 use super::observe::{CallEvent, Observer};
 use super::policy;
 use super::promotion::{EffectiveClass, Promotions};
-use super::settings::{ClassRule, Deadline, Settings, WhenFull};
+use super::settings::{ClassDeadline, ClassRule, GateSettings, WhenFull};
 use super::shadow::{CallEnd, ShadowDecision, ShadowId};
 use crate::call::{Destination, Reason, Record, Refusal, Would, claim};
 use crate::telemetry::log;
@@ -57,10 +57,10 @@ pub(super) struct GateLock {
 }
 
 pub(super) struct GateState {
-    pub(super) lanes: [Scheduler<Waiter>; 2],
-    pub(super) backends: Backends,
+    pub(super) lanes: [Scheduler<WaitingCall>; 2],
+    pub(super) backends: BackendHealth,
     /// The acts of operators on the backend.
-    pub(super) acts: Acts,
+    pub(super) acts: ControlState,
     pub(super) entropy: StdRng,
     pub(super) max_wait: Duration,
     /// The classes; [`Class`] is the index in here.
@@ -102,7 +102,7 @@ pub const POSTPONED_MAX: usize = 256;
 
 /// A call that waits for its turn.
 #[derive(Default)]
-pub(super) struct Waiter {
+pub(super) struct WaitingCall {
     /// `None` for the call that asks at this moment, under the lock.
     pub(super) tell: Option<oneshot::Sender<Box<Decision>>>,
     /// A promoted call stays in the class of users for any client.
@@ -115,7 +115,7 @@ pub(super) struct Waiter {
     pub(super) postponed: Vec<(Timestamp, Duration)>,
 }
 
-impl Waiter {
+impl WaitingCall {
     /// Chooses how long it is set aside.
     fn set_aside(
         &mut self,
@@ -161,7 +161,7 @@ pub(super) enum Lane {
 
 impl GateLock {
     /// No call waits yet.
-    pub(super) fn new(settings: &Settings, clock: Clock) -> Self {
+    pub(super) fn new(settings: &GateSettings, clock: Clock) -> Self {
         let mut entropy: StdRng = rand::make_rng();
         let began = clock.began();
         let phase = clock.phase();
@@ -172,8 +172,8 @@ impl GateLock {
         let state = GateState {
             lanes: [limited, unlimited]
                 .map(|policy| Scheduler::with_seed(policy, seed).beginning(began)),
-            backends: Backends::default(),
-            acts: Acts::new(settings.ramp),
+            backends: BackendHealth::default(),
+            acts: ControlState::new(settings.ramp),
             entropy,
             max_wait: settings.max_wait,
             classes: settings.classes.clone(),
@@ -489,7 +489,9 @@ impl GateState {
     pub(super) fn deadline(&self, class: Class, ask: &Ask, now: Timestamp) -> Option<Timestamp> {
         let own = self.classes[class.0 as usize].deadline;
         let deadline = match (ask.claimed.deadline, own, ask.waits) {
-            (claim::ClaimDeadline::None, _, _) | (_, Deadline::Ordinary, Waits::NoClient) => None,
+            (claim::ClaimDeadline::None, _, _) | (_, ClassDeadline::Ordinary, Waits::NoClient) => {
+                None
+            }
             (claim::ClaimDeadline::Ordinary, own, _) => own.of(self.max_wait, ask.arrived, now),
         };
         deadline.map(|deadline| self.acts.extended(deadline, now))
@@ -520,7 +522,7 @@ impl GateState {
         let ledger = &mut self.ledger;
         for (lane, is_limited) in self.lanes.iter_mut().zip([true, false]) {
             loop {
-                let aside = &mut |waiter: &mut Waiter, jitter| {
+                let aside = &mut |waiter: &mut WaitingCall, jitter| {
                     is_silent &= !is_limited;
                     waiter.set_aside(now, jitter, entropy.next_u64(), keeps_steps)
                 };
@@ -594,7 +596,7 @@ impl GateState {
     }
 
     /// The scheduler of calls that meet limits.
-    pub(super) fn calls(&mut self) -> &mut Scheduler<Waiter> {
+    pub(super) fn calls(&mut self) -> &mut Scheduler<WaitingCall> {
         &mut self.lanes[Lane::Limited as usize]
     }
 
@@ -673,7 +675,11 @@ impl GateState {
 }
 
 /// Informs a call in the way it waits. Gives its hold back if the call has left.
-pub(super) fn tell(waiter: Waiter, turn: Decision, answer: &mut Option<Decision>) -> Option<Hold> {
+pub(super) fn tell(
+    waiter: WaitingCall,
+    turn: Decision,
+    answer: &mut Option<Decision>,
+) -> Option<Hold> {
     let Some(tell) = waiter.tell else {
         *answer = Some(turn);
         return None;

@@ -14,7 +14,7 @@ use tidegate_limits::{Call, Class, Fill, Policy, Scheduler, Timestamp};
 
 use super::journal::SchedulerEvent;
 use super::policy;
-use super::settings::Settings;
+use super::settings::GateSettings;
 use super::shadow::{CallEnd, QuotaAsks, Shadow, ShadowDecision, ShadowId};
 use crate::call::{LimitMode, Would, WouldEnd};
 
@@ -29,12 +29,12 @@ pub(super) struct Observer {
     policy: Policy,
     /// The limits that only observe.
     names: Vec<Arc<str>>,
-    buckets: BTreeMap<BucketId, Bucket>,
+    buckets: BTreeMap<BucketId, ObservedBucket>,
     /// For each name of those that only observe, the calls that they would have delayed longest of all limits.
     delayed: BTreeMap<Arc<str>, u64>,
     supplies: BTreeMap<(Arc<str>, Supplier), Supply>,
     share: SupplyShare,
-    quotas: Quotas,
+    quotas: ObservedQuotas,
     last_id: u64,
     /// How many there have been.
     shadows: u32,
@@ -45,7 +45,7 @@ pub(super) struct Observer {
     forgotten: Vec<(u32, QuotaRef)>,
 }
 
-struct Bucket {
+struct ObservedBucket {
     rule: BucketRule,
     mode: LimitMode,
     fill: Supply<Fill>,
@@ -53,7 +53,7 @@ struct Bucket {
 
 /// The quotas that only observe.
 #[derive(Default)]
-struct Quotas {
+struct ObservedQuotas {
     rules: BTreeMap<Arc<str>, QuotaRule>,
     keys_max: usize,
     nodes: u32,
@@ -98,7 +98,12 @@ pub struct ObservedNow {
 }
 
 impl Observer {
-    pub(super) fn new(settings: &Settings, phase: Duration, seed: u64, began: Timestamp) -> Self {
+    pub(super) fn new(
+        settings: &GateSettings,
+        phase: Duration,
+        seed: u64,
+        began: Timestamp,
+    ) -> Self {
         let mut this = Self {
             seed,
             policy: policy::of(settings, phase),
@@ -107,7 +112,7 @@ impl Observer {
             delayed: BTreeMap::new(),
             supplies: BTreeMap::new(),
             share: SupplyShare::FULL,
-            quotas: Quotas::default(),
+            quotas: ObservedQuotas::default(),
             last_id: 0,
             shadows: 0,
             shadow: None,
@@ -119,7 +124,7 @@ impl Observer {
     }
 
     /// Takes new settings.
-    pub(super) fn apply(&mut self, now: Timestamp, settings: &Settings, phase: Duration) {
+    pub(super) fn apply(&mut self, now: Timestamp, settings: &GateSettings, phase: Duration) {
         self.policy = policy::of(settings, phase);
         self.names = policy::observed(settings);
         let policy = &self.policy;
@@ -199,7 +204,8 @@ impl Observer {
             // There are fewer than there may be.
             let _ = shadow.change(now, |calls| calls.set_bucket(now, id, rule.clone()));
         }
-        self.buckets.insert(id, Bucket { rule, mode, fill });
+        self.buckets
+            .insert(id, ObservedBucket { rule, mode, fill });
         self.begin_or_end(now);
     }
 

@@ -13,7 +13,7 @@ use super::acts::{
     OVERRIDES_MAX, Override, Pause, PauseFor, Ramp,
 };
 use super::journal::SchedulerEvent;
-use super::lock::{GateState, Lane, Waiter};
+use super::lock::{GateState, Lane, WaitingCall};
 use super::policy;
 use crate::call::steps::StepKind;
 use crate::call::{Destination, Record};
@@ -266,7 +266,7 @@ impl GateState {
             None => Timestamp::ZERO + deadline.since(Timestamp::ZERO + (before - after)),
         };
         for lane in &mut self.lanes {
-            lane.move_deadlines(|waiter: &mut Waiter, deadline| {
+            lane.move_deadlines(|waiter: &mut WaitingCall, deadline| {
                 let new = moved(deadline);
                 if let Some(record) = waiter.record.upgrade() {
                     record.note(|facts| facts.step(now, StepKind::Deadline(Some(new.as_nanos()))));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Deadline, LedgerLost, Postpone, WhenFull, Window, WindowStamp};
+use super::{ClassDeadline, LedgerLost, Postpone, WhenFull, Window, WindowStamp};
 use crate::call::LimitMode;
 use crate::options::kind::{
     DAY, HOUR, MS, SECOND, all, choice, duration, flag, function_name, integer, name,
@@ -83,8 +83,8 @@ options! {
         /// Calls per window: of all calls together ("total", required), and of single functions or
         /// routes. Set it to what the backend can take. A function can't have more than total, and their
         /// sum should stay below it. 0 switches that limit off; each number is 0 to 1000000 calls.
-        per_window: PerWindow = PerWindow::kind().or(PerWindow::default())
-            .alias("smapi_rate_limit_per_window", PerWindow::kind()).line("\"total:30\"").first(8);
+        per_window: CallsPerWindow = CallsPerWindow::kind().or(CallsPerWindow::default())
+            .alias("smapi_rate_limit_per_window", CallsPerWindow::kind()).line("\"total:30\"").first(8);
 
         /// Length of a window. 0s switches the limits per window off.
         window: Duration = window_length().or(SECOND)
@@ -160,7 +160,7 @@ options! {
 
         /// How long its calls may wait, from their arrival, instead of max_wait in [limits]. "none"
         /// serves every call in the end.
-        max_wait: Option<Deadline> = max_wait().optional().example("\"none\"");
+        max_wait: Option<ClassDeadline> = max_wait().optional().example("\"none\"");
 
         /// How many of its calls may be at the backend at once, of outstanding in [limits]. So ten deploys
         /// do not stop everything else.
@@ -202,7 +202,7 @@ impl LimitsSection {
     /// The window limits, of a config without an error.
     pub(crate) fn windows(&self) -> Option<Window> {
         let length = Some(self.window.value).filter(|it| !it.is_zero())?;
-        let PerWindow { total, functions } = &self.per_window.value;
+        let CallsPerWindow { total, functions } = &self.per_window.value;
         let functions = functions.iter();
         Some(Window {
             length,
@@ -288,26 +288,26 @@ fn jitter() -> ValueKind<(Duration, Duration)> {
     ValueKind::of_parts("two durations, 1ms to 1h", read, show)
 }
 
-fn max_wait() -> ValueKind<Deadline> {
+fn max_wait() -> ValueKind<ClassDeadline> {
     let length = duration(Duration::ZERO..=DAY);
     let (read, show) = (length.read, length.show);
     ValueKind {
         allowed: format!("\"none\", or a {}", length.allowed),
         read: Box::new(move |node| match node.text() {
-            Some("none") => Ok(Deadline::Never),
-            _ => read(node).map(Deadline::After),
+            Some("none") => Ok(ClassDeadline::Never),
+            _ => read(node).map(ClassDeadline::After),
         }),
         show: Box::new(move |deadline| match deadline {
-            Deadline::Ordinary => None,
-            Deadline::After(length) => show(length),
-            Deadline::Never => Some(string("none")),
+            ClassDeadline::Ordinary => None,
+            ClassDeadline::After(length) => show(length),
+            ClassDeadline::Never => Some(string("none")),
         }),
     }
 }
 
 /// Calls per window as they were given; 0 switches a limit off.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PerWindow {
+pub(crate) struct CallsPerWindow {
     pub(crate) total: Option<u32>,
     /// By function, in the order of the config.
     pub(crate) functions: Vec<FunctionLimit>,
@@ -325,7 +325,7 @@ pub(crate) struct FunctionLimit {
 /// The name that stands for all functions together.
 const TOTAL: &str = "total";
 
-impl PerWindow {
+impl CallsPerWindow {
     /// `"total:30, guest_list:10"` as in sdkserver, or a table.
     fn kind() -> ValueKind<Self> {
         let read = |node: &Node| {

@@ -7,7 +7,9 @@ use tidegate_limits::call::Backend;
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WindowShape};
 use tidegate_limits::{Limit, Policy};
 
-use super::settings::{ClassRule, PacedLimit, Pool, Settings, USER, WhenFull, Window};
+use super::settings::{
+    ClassPool, ClassRule, GateSettings, PacedLimit, USER, WhenFull, Window,
+};
 use crate::call::pace::pace;
 use crate::call::{Destination, LimitMode};
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
@@ -21,7 +23,7 @@ const WORKERS: &str = "workers";
 /// # Panics
 /// If the settings contradict themselves, which the check of the config refuses.
 #[must_use]
-pub fn limited(settings: &Settings, phase: Duration) -> Policy {
+pub fn limited(settings: &GateSettings, phase: Duration) -> Policy {
     of(&enforced(settings), phase)
 }
 
@@ -30,8 +32,8 @@ pub fn limited(settings: &Settings, phase: Duration) -> Policy {
 /// # Panics
 /// As for [`limited`].
 #[must_use]
-pub fn observed(settings: &Settings) -> Vec<Arc<str>> {
-    let names = |settings: &Settings| -> Vec<Arc<str>> {
+pub fn observed(settings: &GateSettings) -> Vec<Arc<str>> {
+    let names = |settings: &GateSettings| -> Vec<Arc<str>> {
         let policy = of(settings, Duration::ZERO);
         policy.limits().iter().map(|it| it.name.clone()).collect()
     };
@@ -43,7 +45,7 @@ pub fn observed(settings: &Settings) -> Vec<Arc<str>> {
 }
 
 /// The settings without the limits that only observe.
-fn enforced(settings: &Settings) -> Settings {
+fn enforced(settings: &GateSettings) -> GateSettings {
     let mut settings = settings.clone();
     let is_enforced = |mode| mode == LimitMode::Enforce;
     if !is_enforced(settings.outstanding_mode) {
@@ -60,7 +62,7 @@ fn enforced(settings: &Settings) -> Settings {
     settings.paced.retain(|limit| is_enforced(limit.mode));
     for class in &mut settings.classes {
         if !is_enforced(class.outstanding_mode) {
-            class.pool = class.pool.and_then(Pool::unbounded);
+            class.pool = class.pool.and_then(ClassPool::unbounded);
             class.reserve_outstanding = 0;
         }
         if !is_enforced(class.window_mode) {
@@ -72,7 +74,7 @@ fn enforced(settings: &Settings) -> Settings {
 }
 
 /// The policy of calls with limits, of all of them.
-pub(super) fn of(settings: &Settings, phase: Duration) -> Policy {
+pub(super) fn of(settings: &GateSettings, phase: Duration) -> Policy {
     let mut workers = outstanding(WORKERS, settings.workers);
     if let Postpone::Jitter { .. } = settings.postpone {
         // Nothing of it is reserved, but a class with a reserve is never set aside.
@@ -129,7 +131,7 @@ pub(super) fn of(settings: &Settings, phase: Duration) -> Policy {
 }
 
 /// The policy of calls without limits: their own slots, and the backends' health.
-pub(super) fn unlimited(settings: &Settings) -> Policy {
+pub(super) fn unlimited(settings: &GateSettings) -> Policy {
     let mut limits = vec![outstanding("unlimited", settings.max_unlimited)];
     limits.extend(backends());
     Policy::new(
@@ -144,7 +146,7 @@ pub(super) fn unlimited(settings: &Settings) -> Policy {
 
 const CHECKED: &str = "the config's check lets only sound policies through";
 
-fn at_the_door(settings: &Settings) -> tidegate_limits::policy::WhenFull {
+fn at_the_door(settings: &GateSettings) -> tidegate_limits::policy::WhenFull {
     tidegate_limits::policy::WhenFull::Wait {
         door: settings.door_max,
     }

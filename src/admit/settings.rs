@@ -14,7 +14,7 @@ use crate::options::words;
 /// The settings of this stage. The gate builds the scheduler's policy from them, because only the
 /// gate knows the clock's phase and the backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct GateSettings {
     /// The most waiting calls.
     pub capacity: u32,
     /// The most calls past the gate at once.
@@ -122,9 +122,9 @@ pub struct ClassRule {
     /// The share of turns against the other classes while both wait; above zero.
     pub weight: u32,
     /// How long its calls may wait.
-    pub deadline: Deadline,
+    pub deadline: ClassDeadline,
     /// The most of its calls at the backend at once, if below the limit of all.
-    pub pool: Option<Pool>,
+    pub pool: Option<ClassPool>,
     /// The calls per window, if below the limit of all.
     pub per_window: Option<u32>,
     /// Of the calls at the backend at once, how many are for this class alone.
@@ -144,7 +144,7 @@ impl ClassRule {
         Self {
             name: name.into(),
             weight,
-            deadline: Deadline::Ordinary,
+            deadline: ClassDeadline::Ordinary,
             pool: None,
             per_window: None,
             reserve_outstanding: 0,
@@ -161,14 +161,14 @@ impl ClassRule {
 
 /// The most calls of a class at the backend at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pool {
+pub enum ClassPool {
     /// At most N of the calls that may be there.
     Inside(u32),
     /// N more than may be there, which do not count among those.
     Beside(u32),
 }
 
-impl Pool {
+impl ClassPool {
     /// No bound. Calls beside the total still do not count in it.
     pub(super) fn unbounded(self) -> Option<Self> {
         match self {
@@ -191,7 +191,7 @@ const UNBOUNDED: u32 = u32::MAX;
 
 /// How long the calls of a class may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deadline {
+pub enum ClassDeadline {
     /// As long as any call may, from arrival.
     Ordinary,
     /// For this long, from arrival. Zero refuses at the first closed limit.
@@ -200,7 +200,7 @@ pub enum Deadline {
     Never,
 }
 
-impl Deadline {
+impl ClassDeadline {
     /// The last moment at which a call may leave the queue; `None` if it waits until it is served.
     #[must_use]
     pub fn of(self, max_wait: Duration, arrived: Timestamp, now: Timestamp) -> Option<Timestamp> {
@@ -218,7 +218,7 @@ impl Deadline {
     }
 }
 
-impl Settings {
+impl GateSettings {
     /// The most calls at the backend at once: those of all classes together, plus the pools beside
     /// them. `None` without such a bound, also if a part of it only observes.
     #[must_use]
@@ -228,7 +228,7 @@ impl Settings {
             return None;
         }
         for class in &self.classes {
-            if let Some(Pool::Beside(max)) = class.pool {
+            if let Some(ClassPool::Beside(max)) = class.pool {
                 if class.outstanding_mode == LimitMode::Observe {
                     return None;
                 }
@@ -245,7 +245,7 @@ impl Settings {
 
     /// The calls that count among those at the backend at once.
     pub(super) fn outstanding_scope(&self) -> Scope {
-        let is_unlogged = |rule: &ClassRule| matches!(rule.pool, Some(Pool::Beside(_)));
+        let is_unlogged = |rule: &ClassRule| matches!(rule.pool, Some(ClassPool::Beside(_)));
         let beside = self.numbered().filter(|(_, rule)| is_unlogged(rule));
         let beside: Arc<[Class]> = beside.map(|(class, _)| class).collect();
         match beside.is_empty() {
@@ -274,7 +274,10 @@ impl Settings {
                 limit,
                 reserve: None,
             };
-            let pool = rule.pool.map(Pool::max).filter(|max| *max != UNBOUNDED);
+            let pool = rule
+                .pool
+                .map(ClassPool::max)
+                .filter(|max| *max != UNBOUNDED);
             let pool = pool.map(|max| named("outstanding", Limit::Outstanding { max }));
             let per_window = rule.per_window.and_then(&window);
             let per_window = per_window.map(|limit| named("window", limit));
@@ -290,14 +293,18 @@ mod tests {
     #[test]
     fn a_deadline_counts_from_the_arrival_and_none_is_never() {
         let at = |seconds| Timestamp::ZERO + Duration::from_secs(seconds);
-        let check = |deadline: Deadline, max_wait, expected| {
+        let check = |deadline: ClassDeadline, max_wait, expected| {
             let max_wait = Duration::from_secs(max_wait);
             assert_eq!(deadline.of(max_wait, at(5), at(7)), expected);
         };
-        check(Deadline::Ordinary, 60, Some(at(65)));
-        check(Deadline::Ordinary, 0, Some(at(7)));
-        check(Deadline::After(Duration::from_secs(10)), 60, Some(at(15)));
-        check(Deadline::After(Duration::ZERO), 60, Some(at(7)));
-        check(Deadline::Never, 0, None);
+        check(ClassDeadline::Ordinary, 60, Some(at(65)));
+        check(ClassDeadline::Ordinary, 0, Some(at(7)));
+        check(
+            ClassDeadline::After(Duration::from_secs(10)),
+            60,
+            Some(at(15)),
+        );
+        check(ClassDeadline::After(Duration::ZERO), 60, Some(at(7)));
+        check(ClassDeadline::Never, 0, None);
     }
 }

@@ -96,10 +96,10 @@ enum ServiceEvent {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum ShadowStage {
     Waits(Ticket),
     Holds { hold: Hold, since: Timestamp },
-    Over,
+    Finished,
 }
 
 #[derive(Debug)]
@@ -109,7 +109,7 @@ struct ShadowCall {
     function: Arc<str>,
     class: Arc<str>,
     asked: Timestamp,
-    stage: Stage,
+    stage: ShadowStage,
     service: Service,
     /// The real one never reaches the backend.
     is_unserved: bool,
@@ -176,14 +176,14 @@ impl Shadow {
             function,
             class,
             asked: now,
-            stage: Stage::Over,
+            stage: ShadowStage::Finished,
             service: Service::default(),
             is_unserved: false,
             would: None,
             is_reported: false,
         };
         match self.scheduler.submit(now, request, key) {
-            Ok(ticket) => call.stage = Stage::Waits(ticket),
+            Ok(ticket) => call.stage = ShadowStage::Waits(ticket),
             Err((refusal, _)) => {
                 let would = Would {
                     wait: Duration::ZERO,
@@ -224,7 +224,7 @@ impl Shadow {
             return;
         };
         note(&mut call.service);
-        if let Stage::Holds { since, .. } = call.stage
+        if let ShadowStage::Holds { since, .. } = call.stage
             && let Some(at) = call.service.due(event, since)
         {
             // Nothing else is due before `now`.
@@ -280,12 +280,12 @@ impl Shadow {
         let would = call.would.clone();
         let would = would.unwrap_or_else(|| {
             let ticket = match call.stage {
-                Stage::Waits(ticket) => self.scheduler.waited(now, ticket),
-                Stage::Holds { .. } | Stage::Over => None,
+                ShadowStage::Waits(ticket) => self.scheduler.waited(now, ticket),
+                ShadowStage::Holds { .. } | ShadowStage::Finished => None,
             };
             call.would(now, &ticket.unwrap_or_default(), WouldEnd::Waits)
         });
-        if let Stage::Over = call.stage {
+        if let ShadowStage::Finished = call.stage {
             self.calls.remove(&key);
         }
         Some(would)
@@ -296,15 +296,15 @@ impl Shadow {
         let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
-        match std::mem::replace(&mut call.stage, Stage::Over) {
-            Stage::Waits(ticket) => {
+        match std::mem::replace(&mut call.stage, ShadowStage::Finished) {
+            ShadowStage::Waits(ticket) => {
                 let waited = self.scheduler.waited(now, ticket).unwrap_or_default();
                 self.scheduler.cancel(now, ticket);
                 let would = call.would(now, &waited, WouldEnd::Left);
                 self.decided.push(call.decide(now, would));
             }
-            Stage::Holds { hold, .. } => self.scheduler.give_back(now, hold),
-            Stage::Over => {}
+            ShadowStage::Holds { hold, .. } => self.scheduler.give_back(now, hold),
+            ShadowStage::Finished => {}
         }
     }
 
@@ -314,7 +314,7 @@ impl Shadow {
         let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
-        let Stage::Holds { since, .. } = call.stage else {
+        let ShadowStage::Holds { since, .. } = call.stage else {
             return;
         };
         let usual = self.services.get(&call.function);
@@ -347,7 +347,7 @@ impl Shadow {
         let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
-        if let Stage::Waits(ticket) = call.stage {
+        if let ShadowStage::Waits(ticket) = call.stage {
             self.scheduler.set_deadline(ticket, deadline);
             self.scheduler.reclass(now, ticket, class.0);
             call.class = class.1;
@@ -363,7 +363,7 @@ impl Shadow {
         let mut waiting: Vec<_> = self.calls.iter_mut().collect();
         waiting.sort_by_key(|(key, _)| **key);
         for (_, call) in waiting {
-            if let Stage::Waits(ticket) = call.stage {
+            if let ShadowStage::Waits(ticket) = call.stage {
                 let waited = self.scheduler.waited(now, ticket).unwrap_or_default();
                 let would = call.would(now, &waited, WouldEnd::Left);
                 self.decided.push(call.decide(now, would));
@@ -393,7 +393,7 @@ impl Shadow {
         let Some(call) = self.calls.get_mut(&key) else {
             return;
         };
-        let Stage::Holds { hold, .. } = &call.stage else {
+        let ShadowStage::Holds { hold, .. } = &call.stage else {
             return;
         };
         match event {
@@ -401,8 +401,8 @@ impl Shadow {
             ServiceEvent::Replied => self.scheduler.replied(at, hold),
             ServiceEvent::Ended => {
                 let (_, outcome, measured) = call.service.ended.expect("it was planned by this");
-                let stage = std::mem::replace(&mut call.stage, Stage::Over);
-                if let Stage::Holds { hold, .. } = stage {
+                let stage = std::mem::replace(&mut call.stage, ShadowStage::Finished);
+                if let ShadowStage::Holds { hold, .. } = stage {
                     self.scheduler.finish(at, hold, outcome, measured);
                 }
                 if call.is_reported {
@@ -435,7 +435,7 @@ impl Shadow {
                     let ending = WouldEnd::Refused(refusal.reason);
                     let mut would = call.would(at, &waited, ending);
                     would.limit = refusal.limit.or(would.limit);
-                    call.stage = Stage::Over;
+                    call.stage = ShadowStage::Finished;
                     self.decided.push(call.decide(at, would));
                     if call.is_reported {
                         self.calls.remove(&payload);
@@ -465,7 +465,7 @@ impl Shadow {
         };
         let would = call.would(at, waited, WouldEnd::Runs);
         self.decided.push(call.decide(at, would));
-        call.stage = Stage::Holds { hold, since: at };
+        call.stage = ShadowStage::Holds { hold, since: at };
         if call.is_unserved {
             return self.serve_as_usual(at, key);
         }

@@ -9,7 +9,7 @@ use tidegate_limits::scheduler::{Delays, LimitNow, Prediction, QueueNow, WaitRep
 use tidegate_limits::{Scheduler, Timestamp};
 
 use super::Gate;
-use super::lock::{GateState, Waiter};
+use super::lock::{GateState, WaitingCall};
 use super::metrics::GateNow;
 use super::observe::ObservedNow;
 use crate::call::Destination;
@@ -133,7 +133,7 @@ impl Gate {
     pub fn busy(&self) -> (usize, usize) {
         let state = self.lock.lock();
         let lanes = state.lanes.iter();
-        let waiting = |lane: &Scheduler<Waiter>| lane.waiting() + lane.at_door();
+        let waiting = |lane: &Scheduler<WaitingCall>| lane.waiting() + lane.at_door();
         (
             lanes.clone().map(Scheduler::in_flight).sum(),
             lanes.map(waiting).sum(),

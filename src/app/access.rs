@@ -15,7 +15,7 @@ use tidegate_record::digits::{TimeOfDay, hexadecimal, micros};
 use tidegate_record::kind::Address;
 
 use crate::call::{Claim, Destination, Facts, Peer, Reason, Verdict, Would, WouldEnd};
-use crate::telemetry::access::Look;
+use crate::telemetry::access::LineFormat;
 use crate::telemetry::calls::Durations;
 
 /// The maximum length of a userid.
@@ -41,13 +41,13 @@ impl AccessLine<'_> {
     /// # Errors
     ///
     /// None, because writing to memory does not fail.
-    pub fn write(&self, out: &mut Vec<u8>, look: Look) -> io::Result<()> {
+    pub fn write(&self, out: &mut Vec<u8>, look: LineFormat) -> io::Result<()> {
         match look {
-            Look::Json => {
+            LineFormat::Json => {
                 self.record().write_access(out, self.at);
                 Ok(())
             }
-            Look::Text { colour } => text(out, self, colour),
+            LineFormat::Text { colour } => text(out, self, colour),
         }
     }
 }

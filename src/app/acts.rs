@@ -18,9 +18,9 @@ use tidegate_runtime::{Clock, lock};
 use tracing::{error, info, warn};
 
 use self::stored::{
-    SCHEMA, Stored, StoredAct, StoredOverride, StoredPause, at, stored, stored_overrides, words,
+    SCHEMA, StoredAct, StoredActs, StoredOverride, StoredPause, at, stored, stored_overrides, words,
 };
-use super::Shared;
+use super::AppState;
 use crate::admin::{
     ActKind, ActState, ActsSource, ApiRefusal, Author, BackendActing, BackendState, LimitName,
     OverrideAsked, OverrideState, PauseAsked, ResumeAsked, What, because, unix_milliseconds,
@@ -41,21 +41,21 @@ const ITSELF: &str = "tidegate";
 
 /// The last acts, and the file that has them.
 #[derive(Debug, Default)]
-pub(super) struct Acts {
+pub(super) struct ActLog {
     /// Held from an act to the end of its save, so that the latest is saved last.
-    file: Mutex<Option<StateFile<Stored>>>,
+    file: Mutex<Option<StateFile<StoredActs>>>,
     /// Never held during a wait for a disk.
     known: Mutex<KnownActs>,
 }
 
 #[derive(Debug, Default)]
 struct KnownActs {
-    stored: Stored,
+    stored: StoredActs,
     /// The last save failed, or there is no file.
     is_unsaved: bool,
 }
 
-impl Acts {
+impl ActLog {
     /// Takes the file beside the state of callers, and reads what an earlier process did. Without
     /// that, nothing is kept.
     ///
@@ -108,11 +108,11 @@ impl Acts {
     }
 
     /// Remembers an act, and what it led to, and saves both.
-    fn done(&self, file: &mut Option<StateFile<Stored>>, act: StoredAct, gate: &Gate) {
+    fn done(&self, file: &mut Option<StateFile<StoredActs>>, act: StoredAct, gate: &Gate) {
         let (now, in_force) = (gate.acting_now(), gate.overrides());
         let stored = {
             let mut known = lock(&self.known);
-            let Stored {
+            let StoredActs {
                 acting,
                 overrides,
                 acts,
@@ -137,7 +137,7 @@ impl Acts {
         }
     }
 
-    fn save(&self, file: &mut Option<StateFile<Stored>>, stored: &Stored) {
+    fn save(&self, file: &mut Option<StateFile<StoredActs>>, stored: &StoredActs) {
         let Some(file) = file else {
             return;
         };
@@ -153,12 +153,12 @@ impl Acts {
 }
 
 #[expect(clippy::disallowed_methods, reason = "used at start")]
-fn open(path: &Path) -> Result<(StateFile<Stored>, Option<Stored>), StateError> {
+fn open(path: &Path) -> Result<(StateFile<StoredActs>, Option<StoredActs>), StateError> {
     StateFile::open(path, SCHEMA)
 }
 
 #[expect(clippy::disallowed_methods, reason = "used on threads that wait")]
-fn save(file: &mut StateFile<Stored>, stored: &Stored) -> Result<(), StateError> {
+fn save(file: &mut StateFile<StoredActs>, stored: &StoredActs) -> Result<(), StateError> {
     file.save(stored)
 }
 
@@ -168,7 +168,7 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-impl Shared {
+impl AppState {
     /// Goes on with the lower values of limits. A limit that is no longer there has none.
     fn take_up_overrides(&self) {
         let wall = unix_milliseconds(SystemTime::now());
@@ -263,7 +263,7 @@ impl Shared {
 
     fn note(
         &self,
-        file: &mut Option<StateFile<Stored>>,
+        file: &mut Option<StateFile<StoredActs>>,
         at: Timestamp,
         author: String,
         act: ActKind,
@@ -342,7 +342,7 @@ pub(super) fn share(share: SupplyShare) -> f64 {
     f64::from(share.thousandths()) / 1000.0
 }
 
-impl ActsSource for Shared {
+impl ActsSource for AppState {
     fn backend(&self) -> BackendState {
         self.backend_state(&self.gate.acting_now())
     }

@@ -12,17 +12,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Predecessor;
-use super::acts::Acts;
+use super::acts::ActLog;
 use super::callers::Keeper;
 use super::coordination::Coordination;
 use super::history::History;
-use super::journal::Journal;
+use super::journal::GateJournal;
 use super::ledger::{self, LedgerFile};
 use super::metrics::Metrics;
 use super::quotas::{self, Quotas};
 use super::teller::Teller;
 use super::{
-    REVISION, Shared, StartError, divide, follow, own_places, warn_of_observed, with_costs,
+    AppState, REVISION, StartError, divide, follow, own_places, warn_of_observed, with_costs,
 };
 use crate::admit::Gate;
 use crate::call::Observe;
@@ -37,33 +37,33 @@ use crate::pipeline::Pipeline;
 use crate::protocol::{Conversation, Stop, StreamDrain};
 use crate::tasks::Tasks;
 use crate::telemetry::Logs;
-use crate::telemetry::access::{AccessLog, Look};
-use crate::telemetry::spans::Spans;
+use crate::telemetry::access::{AccessLog, LineFormat};
+use crate::telemetry::spans::SpanQueue;
 
 /// The clock has moments for what the processes of this time before did. No window is longer.
 const PAST: Duration = Duration::from_secs(25 * 60 * 60);
 
-impl Shared {
+impl AppState {
     /// Builds all parts, and starts none of them.
     pub(super) fn build(
         config: Config,
         logs: Option<Logs>,
         admin: Option<SocketAddr>,
-        open: quotas::Open,
+        open: quotas::StoreOpener,
         beside: &CancellationToken,
         before: Predecessor,
     ) -> Result<Self, StartError> {
         let access = access_log(&config, logs.as_ref())?;
         let clock = Clock::with_past(PAST);
         let (keeper, saved) = Keeper::open(config.callers.state_file.as_deref())?;
-        let acts = Acts::open(config.callers.state_file.as_deref())?;
+        let acts = ActLog::open(config.callers.state_file.as_deref())?;
         let Changed {
             value: callers,
             buckets,
         } = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;
         let metrics = metrics_of(&config);
         let (of, to) = (Arc::clone(&metrics), Arc::clone(&access));
-        let journal = Arc::new(Journal::new(to, clock, of));
+        let journal = Arc::new(GateJournal::new(to, clock, of));
         let gate = gate_of(&config, &callers, &journal, clock);
         follow(&gate, &callers, buckets);
         let ledger = ledger::open(
@@ -83,7 +83,7 @@ impl Shared {
         let records = ledger.as_ref().map(LedgerFile::records);
         let quotas = Quotas::new(gate.clone(), clock, shown, open, records, known_as, stop);
         quotas.apply(config.quotas.as_ref());
-        let spans = Arc::new(Spans::new(config.trace.clone()));
+        let spans = Arc::new(SpanQueue::new(config.trace.clone()));
         let teller = teller_of(&metrics, &access, &spans, &callers, clock);
         let observer = Arc::clone(&teller) as _;
         let pipeline = pipeline_of(&config, &callers, &gate, observer, clock);
@@ -143,7 +143,7 @@ fn coordination_of(
 fn teller_of(
     metrics: &Arc<Metrics>,
     access: &Arc<AccessLog>,
-    spans: &Arc<Spans>,
+    spans: &Arc<SpanQueue>,
     callers: &Callers,
     clock: Clock,
 ) -> Arc<Teller> {
@@ -161,7 +161,7 @@ fn metrics_of(config: &Config) -> Arc<Metrics> {
 }
 
 /// The gate, from its first event on in the journal.
-fn gate_of(config: &Config, callers: &Callers, journal: &Arc<Journal>, clock: Clock) -> Gate {
+fn gate_of(config: &Config, callers: &Callers, journal: &Arc<GateJournal>, clock: Clock) -> Gate {
     let limits = with_costs(&config.admit, callers);
     let gate = Gate::new(&limits, clock);
     journal.started(&gate, config, &limits);
@@ -206,7 +206,7 @@ fn pipeline_of(
 fn access_log(config: &Config, logs: Option<&Logs>) -> Result<Arc<AccessLog>, StartError> {
     let access = match logs {
         Some(logs) => logs.access(),
-        None => AccessLog::start(io::sink(), Look::Json).map_err(StartError::Log)?,
+        None => AccessLog::start(io::sink(), LineFormat::Json).map_err(StartError::Log)?,
     };
     access.switch(config.telemetry.access && logs.is_some());
     let keeps_replay = config.telemetry.replay && logs.is_some();

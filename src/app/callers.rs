@@ -23,12 +23,12 @@ use tidegate_limits::scheduler::{BucketNow, PacerNow};
 use tidegate_runtime::lock;
 
 pub(super) use self::keeper::Keeper;
-use super::{Shared, follow, with_costs};
+use super::{AppState, follow, with_costs};
 use crate::admin::{
-    ApiRefusal, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
-    CostsState, Explained, Figures, MatchState, Merge, Moment, Origin, PaceState, Profile,
-    Question, QueueRow, RateLimitState, RequestRow, RequestState, Suggested, UsageTable, Used,
-    What, milliseconds, without_name,
+    ApiRefusal, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, CostsState,
+    DryRunRequest, DryRunState, Explained, Figures, MatchState, Merge, Moment, ObjectOrigin,
+    PaceState, ProfileState, QueueRow, RateLimitState, RequestRow, RequestState, Suggested,
+    UsageTable, Used, What, milliseconds, without_name,
 };
 use crate::call::claim::{Charged, drawn};
 use crate::call::costs::{Costs, SuggestedCost};
@@ -37,7 +37,7 @@ use crate::callers::rate_limit::MadeBy;
 use crate::callers::shown::{CallerNow, RateLimitNow};
 use crate::callers::{self, Callers, Changed, Error};
 
-impl Shared {
+impl AppState {
     /// Changes callers, rate limits or costs, and then the buckets. The result is saved within ten
     /// seconds. It does not wait for a disk.
     pub(super) fn change_callers<T, E>(
@@ -120,8 +120,8 @@ impl Shared {
             id: rate_limit.id,
             label: rate_limit.label.to_string(),
             origin: match rate_limit.made_by {
-                MadeBy::Config => Origin::Config,
-                MadeBy::Api => Origin::Api,
+                MadeBy::Config => ObjectOrigin::Config,
+                MadeBy::Api => ObjectOrigin::Api,
             },
             profile: rule.profile.as_deref().map(ToOwned::to_owned),
             figures: rule.allowance.into(),
@@ -138,7 +138,7 @@ impl Shared {
     }
 }
 
-impl CallersSource for Shared {
+impl CallersSource for AppState {
     fn callers(&self) -> Vec<CallerState> {
         let callers = self.callers.all(self.clock.now()).into_iter();
         callers.map(|caller| self.caller_state(caller)).collect()
@@ -249,11 +249,11 @@ impl CallersSource for Shared {
         self.change_and_save(|callers| callers.detach(id, caller))
     }
 
-    fn profiles(&self) -> Vec<Profile> {
+    fn profiles(&self) -> Vec<ProfileState> {
         let profiles = self.callers.profiles().into_iter();
         let shown = profiles.map(|profile| {
             let figures = Figures::from(profile.allowance);
-            Profile {
+            ProfileState {
                 name: profile.name.to_string(),
                 exempt: figures.exempt,
                 burst: figures.burst,
@@ -284,14 +284,14 @@ impl CallersSource for Shared {
         self.callers.suggested_costs(self.clock.now())
     }
 
-    fn classify(&self, question: &Question) -> Classified {
+    fn classify(&self, question: &DryRunRequest) -> DryRunState {
         let function = question.function.as_deref().unwrap_or_default();
         let found = self.callers.classify(&question.identity(), function);
         let bucket = found.charged.bucket();
         let tokens: Tokens = drawn(found.cost);
         let wait = bucket.and_then(|bucket| self.gate.bucket_wait(bucket, tokens));
         let label = |id| self.callers.get(self.clock.now(), id).ok()?.row.label;
-        Classified {
+        DryRunState {
             matches: found
                 .matches
                 .iter()

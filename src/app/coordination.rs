@@ -44,7 +44,7 @@ pub(super) struct Coordination {
     /// The name of this process, for its first client. A later one of the same name could lose its
     /// leases when the one before ends.
     name: Mutex<Option<String>>,
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<ActiveSharing>>,
     /// There are other settings.
     changed: Notify,
 }
@@ -64,19 +64,19 @@ pub fn options(servers: &SharedServers) -> ClientOptions {
     }
 }
 
-struct Running {
+struct ActiveSharing {
     servers: SharedServers,
     client: LeaseClient,
-    entries: Vec<Entry>,
+    entries: Vec<SharedLimitEntry>,
 }
 
-struct Entry {
+struct SharedLimitEntry {
     rule: SharedLimit,
     share: CapacityShare,
     /// A window is closed until then.
     quiet_until: Timestamp,
     told: LastSupply,
-    drawn: Lately,
+    drawn: RecentDraws,
     /// The safe capacity of the servers that was last logged as a warning.
     warned: Option<f64>,
 }
@@ -111,7 +111,7 @@ impl Coordination {
 
     /// Takes new settings, after the gate has. Leases of resources that stay are kept. A limit that
     /// is no longer shared returns to its rule.
-    pub(super) fn apply(&self, settings: Option<&SharingSettings>, gate: &admit::Settings) {
+    pub(super) fn apply(&self, settings: Option<&SharingSettings>, gate: &admit::GateSettings) {
         let before = lock(&self.running).take();
         let kept = settings.filter(|settings| {
             let before = before.as_ref();
@@ -127,9 +127,10 @@ impl Coordination {
         let servers = before.as_ref().filter(|_| kept.is_some());
         let servers = servers.map(|before| before.servers.clone());
         let (client, left) = before.map(|before| (before.client, before.entries)).unzip();
-        let mut left: Vec<Entry> = left.unwrap_or_default();
+        let mut left: Vec<SharedLimitEntry> = left.unwrap_or_default();
         // Leases from other servers do not count here.
-        let stays = |entry: &Entry| kept.is_some_and(|settings| entry.stays(&settings.limits));
+        let stays =
+            |entry: &SharedLimitEntry| kept.is_some_and(|settings| entry.stays(&settings.limits));
         for entry in left.extract_if(.., |entry| !stays(entry)) {
             entry.unshare(&self.gate, &self.callers);
         }
@@ -140,7 +141,7 @@ impl Coordination {
                 .unwrap_or_else(|| self.client(&settings.servers));
             let quiet_until = self.started + window_counts(gate);
             let entries = settings.limits.iter().map(|rule| {
-                let same = |entry: &Entry| entry.rule.resource == rule.resource;
+                let same = |entry: &SharedLimitEntry| entry.rule.resource == rule.resource;
                 if let Some(at) = left.iter().position(same) {
                     let mut entry = left.swap_remove(at);
                     entry.rule = rule.clone();
@@ -150,16 +151,16 @@ impl Coordination {
                 }
                 info!(limit = %rule.limit, resource = %rule.resource, "the limit is shared");
                 let share = client.share(&rule.resource, rule.safe.get());
-                Entry {
+                SharedLimitEntry {
                     share: share.expect("the config names each resource once, and not too many"),
                     rule: rule.clone(),
                     quiet_until,
                     told: LastSupply::Nothing,
-                    drawn: Lately::default(),
+                    drawn: RecentDraws::default(),
                     warned: None,
                 }
             });
-            let mut running = Running {
+            let mut running = ActiveSharing {
                 entries: entries.collect(),
                 servers: servers.unwrap_or_else(|| settings.servers.clone()),
                 client,
@@ -242,7 +243,7 @@ impl Coordination {
     }
 }
 
-impl Running {
+impl ActiveSharing {
     /// Runs once. Returns whether to run again soon.
     fn carry(&mut self, with: &Coordination) -> bool {
         let now = with.clock.now();
@@ -255,7 +256,7 @@ impl Running {
     }
 }
 
-impl Entry {
+impl SharedLimitEntry {
     /// Whether the new settings share the same limit from the same resource.
     fn stays(&self, limits: &[SharedLimit]) -> bool {
         limits.iter().any(|rule| {
@@ -341,7 +342,7 @@ impl Entry {
 }
 
 /// How long a departure counts in the windows.
-fn window_counts(gate: &admit::Settings) -> Duration {
+fn window_counts(gate: &admit::GateSettings) -> Duration {
     let window = gate.window.as_ref();
     window.map_or(Duration::ZERO, |window| window.length + window.guard)
 }
@@ -356,12 +357,12 @@ fn bucket_of(callers: &Callers, limit: &str) -> Option<BucketId> {
 
 /// The recent draws from a bucket.
 #[derive(Debug, Default)]
-struct Lately {
+struct RecentDraws {
     /// Moments, a second or more apart, with the amount drawn by then.
     seen: VecDeque<(Timestamp, f64)>,
 }
 
-impl Lately {
+impl RecentDraws {
     fn use_of(&mut self, now: Timestamp, state: &BucketNow) -> ShareReport {
         let newest = self.seen.back();
         if newest.is_none_or(|(at, _)| now.since(*at) >= Duration::from_secs(1)) {

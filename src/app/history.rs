@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tracing::error;
 
-use super::Shared;
+use super::AppState;
 use super::shown::MISTAKES_MAX;
 use super::tally::Tally;
 use crate::admin::{
@@ -19,7 +19,7 @@ use crate::admin::{
 };
 use crate::call::{Destination, Reason};
 use crate::series::{
-    BACKENDS, LIMITS_MAX, LimitUse, Mark, MarkKind, Marks, Point, Series, Span, Use,
+    BACKENDS, LIMITS_MAX, LimitUse, Mark, MarkKind, Marks, Point, RingSpan, Series, Use,
 };
 
 /// Time for the streams to end when the process does.
@@ -29,24 +29,24 @@ const STREAMS_END: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct History {
     tally: Arc<Tally>,
-    inner: Mutex<Inner>,
+    inner: Mutex<HistoryState>,
     /// The latest frame. Its receivers are the streams.
     frames: watch::Sender<Option<Bytes>>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct HistoryState {
     series: Series,
     marks: Marks,
     reload: Option<ReloadNow>,
     /// Calls that had left at the last sample.
     sent: u64,
-    backends: [Seen; BACKENDS],
+    backends: [BackendSample; BACKENDS],
 }
 
 /// The health of a backend, as of the last sample.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct BackendSample {
     is_up: bool,
     since_unix_ms: u64,
 }
@@ -56,13 +56,13 @@ impl History {
         let now = unix_milliseconds(SystemTime::now());
         let mut marks = Marks::default();
         marks.add(now, MarkKind::Start, "Tidegate started");
-        let seen = Seen {
+        let seen = BackendSample {
             is_up: true,
             since_unix_ms: now,
         };
         Self {
             tally,
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(HistoryState {
                 series: Series::default(),
                 marks,
                 reload: None,
@@ -126,7 +126,7 @@ impl History {
     }
 }
 
-impl Shared {
+impl AppState {
     /// Samples once a second. Off the event loop, because it looks at every waiting call.
     pub(super) async fn keep_watching(self: Arc<Self>) {
         let frames = &self.history.frames;
@@ -182,7 +182,7 @@ impl Shared {
             if seen.is_up == is_up {
                 continue;
             }
-            *seen = Seen {
+            *seen = BackendSample {
                 is_up,
                 since_unix_ms: at_unix_ms,
             };
@@ -224,7 +224,7 @@ impl Shared {
         let inner = lock(&self.history.inner);
         let marks = inner.marks.after(after).filter(|it| it.number <= to);
         let marks = marks.map(mark_state).collect();
-        let end = self.unix_ms_of(inner.series.end(Span::TenMinutes));
+        let end = self.unix_ms_of(inner.series.end(RingSpan::TenMinutes));
         let point = inner.series.latest().copied().unwrap_or_default();
         drop(inner);
         Frame {
@@ -237,9 +237,9 @@ impl Shared {
     /// The history of a span.
     pub(super) fn series_state(&self, span: SeriesSpan) -> SeriesState {
         let span = match span {
-            SeriesSpan::TenMinutes => Span::TenMinutes,
-            SeriesSpan::ThreeHours => Span::ThreeHours,
-            SeriesSpan::Day => Span::Day,
+            SeriesSpan::TenMinutes => RingSpan::TenMinutes,
+            SeriesSpan::ThreeHours => RingSpan::ThreeHours,
+            SeriesSpan::Day => RingSpan::Day,
         };
         let inner = lock(&self.history.inner);
         let points: Vec<Option<Point>> = inner

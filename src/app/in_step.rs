@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
-use super::{Shared, with_costs};
+use super::{AppState, with_costs};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-impl Shared {
+impl AppState {
     /// Follows the clocks until dropped.
     pub(super) async fn keep_in_step(self: Arc<Self>) {
         let mut beats = tokio::time::interval(LOOK_EVERY);

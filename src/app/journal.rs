@@ -21,10 +21,10 @@ use tidegate_record::{GateEvent, GateRecord};
 use tidegate_runtime::{Clock, lock};
 
 use super::metrics::Metrics;
-use crate::admit::{self, CarriedState, Gate, SchedulerEvent, Settings};
+use crate::admit::{self, CarriedState, Gate, GateSettings, SchedulerEvent};
 use crate::call::{LimitMode, Would};
 use crate::config::{self, Config};
-use crate::telemetry::access::{AccessLog, Written};
+use crate::telemetry::access::{AccessLog, LineOutcome};
 
 /// The longest line with a config in it.   bytes
 ///
@@ -38,7 +38,7 @@ const REPEATED_MAX: usize = 1000;
 const CARRIED_MAX: usize = 250;
 
 /// Writes the lines of the gate: those with a config while the log of calls is on, and the others with `log.replay`.
-pub(super) struct Journal {
+pub(super) struct GateJournal {
     access: Arc<AccessLog>,
     clock: Clock,
     /// Where the clock has its zero, since the epoch. No two processes have the same.
@@ -53,7 +53,7 @@ pub(super) fn since_epoch_us(at: SystemTime) -> u64 {
     micros(at.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-impl Journal {
+impl GateJournal {
     pub(super) fn new(access: Arc<AccessLog>, clock: Clock, metrics: Arc<Metrics>) -> Self {
         Self {
             access,
@@ -70,17 +70,23 @@ impl Journal {
     }
 
     /// The process has started with this config.
-    pub(super) fn started(&self, gate: &Gate, config: &Config, limits: &Settings) {
+    pub(super) fn started(&self, gate: &Gate, config: &Config, limits: &GateSettings) {
         self.configured(self.clock.began(), GateEvent::Start, gate, config, limits);
     }
 
     /// The limits of this config are in force from this instant on.
-    pub(super) fn reloaded(&self, at: Timestamp, gate: &Gate, config: &Config, limits: &Settings) {
+    pub(super) fn reloaded(
+        &self,
+        at: Timestamp,
+        gate: &Gate,
+        config: &Config,
+        limits: &GateSettings,
+    ) {
         self.configured(at, GateEvent::Reload, gate, config, limits);
     }
 
     /// The costs of calls are others from this instant on, by the admin address.
-    pub(super) fn costs_changed(&self, at: Timestamp, limits: &Settings) {
+    pub(super) fn costs_changed(&self, at: Timestamp, limits: &GateSettings) {
         let costs = costs(limits);
         let record = GateRecord {
             costs: Some(&costs),
@@ -95,7 +101,7 @@ impl Journal {
     }
 
     /// Everything that is in force, again, for logs that begin later.
-    pub(super) fn checkpoint(&self, gate: &Gate, config: &Config, limits: &Settings) {
+    pub(super) fn checkpoint(&self, gate: &Gate, config: &Config, limits: &GateSettings) {
         if !self.has(GateEvent::Checkpoint) {
             return;
         }
@@ -107,9 +113,10 @@ impl Journal {
         self.configured(at, GateEvent::Checkpoint, gate, config, limits);
         for ((event, _), fields) in in_force {
             let record = self.stamped(at, GateRecord::default());
-            let (Written::Yes | Written::Off | Written::Lost) = self.access.write_replay(|line| {
-                record.write_again(line, event, self.clock.wall(at), &fields);
-            });
+            let (LineOutcome::Yes | LineOutcome::Off | LineOutcome::Lost) =
+                self.access.write_replay(|line| {
+                    record.write_again(line, event, self.clock.wall(at), &fields);
+                });
         }
     }
 
@@ -119,7 +126,7 @@ impl Journal {
         event: GateEvent,
         gate: &Gate,
         config: &Config,
-        limits: &Settings,
+        limits: &GateSettings,
     ) {
         if !self.has(event) {
             return;
@@ -144,8 +151,8 @@ impl Journal {
 
     /// Whether the line of this event is written.
     fn has(&self, event: GateEvent) -> bool {
-        let is_beside = matches!(event, GateEvent::Would) || event.has_config();
-        self.access.keeps_replay() || is_beside && self.access.is_on()
+        let is_in_each_log = matches!(event, GateEvent::Would) || event.has_config();
+        self.access.keeps_replay() || is_in_each_log && self.access.is_on()
     }
 
     fn stamped<'a>(&self, at: Timestamp, record: GateRecord<'a>) -> GateRecord<'a> {
@@ -163,10 +170,11 @@ impl Journal {
         }
         let record = self.stamped(at, record);
         let build = |line: &mut Vec<u8>| record.write(line, event, self.clock.wall(at));
-        let (Written::Yes | Written::Off | Written::Lost) = match self.access.keeps_replay() {
-            true => self.access.write_replay(build),
-            false => self.access.write_beside(build),
-        };
+        let (LineOutcome::Yes | LineOutcome::Off | LineOutcome::Lost) =
+            match self.access.keeps_replay() {
+                true => self.access.write_replay(build),
+                false => self.access.write_beside(build),
+            };
     }
 
     /// Writes a line of something that stays in force, and keeps it for checkpoints unless it is as configured.
@@ -365,7 +373,7 @@ impl Journal {
     }
 }
 
-impl admit::Journal for Journal {
+impl admit::Journal for GateJournal {
     fn note(&self, at: Timestamp, event: SchedulerEvent<'_>) {
         // Under the lock of the gate, and often: nothing is built that no line will have.
         if !self.access.keeps_replay() {
@@ -419,9 +427,10 @@ impl admit::Journal for Journal {
             ..GateRecord::default()
         };
         let record = self.stamped(at, record);
-        let (Written::Yes | Written::Off | Written::Lost) = self.access.write_beside(|line| {
-            record.write(line, GateEvent::Would, self.clock.wall(at));
-        });
+        let (LineOutcome::Yes | LineOutcome::Off | LineOutcome::Lost) =
+            self.access.write_beside(|line| {
+                record.write(line, GateEvent::Would, self.clock.wall(at));
+            });
     }
 }
 
@@ -482,7 +491,7 @@ fn store_time(time: StoreTime, record: GateRecord<'_>) -> GateRecord<'_> {
 }
 
 /// The costs of the calls that meet paced limits: they decide the pools.
-fn costs(limits: &Settings) -> Vec<PacedCost> {
+fn costs(limits: &GateSettings) -> Vec<PacedCost> {
     let costs = limits.paced.iter().map(|limit| PacedCost {
         name: limit.name.to_string(),
         cheapest: limit.costs.cheapest.get(),

@@ -23,10 +23,10 @@ const TRIES: usize = 1_000;
 
 /// Calls under way and calls that ended recently.
 #[derive(Debug, Default)]
-pub(super) struct Lately {
+pub(super) struct RecentCalls {
     under_way: PerThread<HashMap<u64, Weak<Record>>>,
     /// The oldest first.
-    ended: PerThread<VecDeque<Report>>,
+    ended: PerThread<VecDeque<CallReport>>,
 }
 
 /// A call under way.
@@ -45,12 +45,12 @@ pub(super) struct UnderWay {
 #[derive(Debug)]
 pub(super) enum FoundCall {
     UnderWay(Arc<Record>),
-    Ended(Report),
+    Ended(CallReport),
 }
 
 /// The facts of a call: how it ended, or how it is so far.
 #[derive(Clone, Debug)]
-pub(super) struct Report {
+pub(super) struct CallReport {
     pub(super) id: u64,
     pub(super) arrived: Timestamp,
     pub(super) listener: Arc<str>,
@@ -67,7 +67,7 @@ pub(super) struct Report {
     pub(super) took: Durations,
 }
 
-impl Lately {
+impl RecentCalls {
     pub(super) fn begun(&self, id: u64, record: Weak<Record>) {
         self.under_way.own().insert(id, record);
     }
@@ -82,7 +82,7 @@ impl Lately {
         if own.len() >= ENDED_MAX {
             own.pop_front();
         }
-        own.push_back(Report::of(facts, *took));
+        own.push_back(CallReport::of(facts, *took));
         drop(own);
         // Last, so that it is always in one of both. Nearly always it began on this thread, which is asked first.
         let mut removed = self.under_way.each(|begun| begun.remove(&facts.id));
@@ -91,7 +91,7 @@ impl Lately {
     }
 
     /// Looks at the latest calls that have ended, the latest first, at most `most`.
-    pub(super) fn latest<T>(&self, most: usize, mut look: impl FnMut(&Report) -> T) -> Vec<T> {
+    pub(super) fn latest<T>(&self, most: usize, mut look: impl FnMut(&CallReport) -> T) -> Vec<T> {
         let of_threads = self.ended.each(|ended| {
             let latest = ended.iter().rev().take(most);
             Vec::from_iter(latest.map(|report| (report.ended_at(), look(report))))
@@ -144,7 +144,7 @@ impl Lately {
     pub(super) fn remembered_since(&self) -> Option<Timestamp> {
         let first = self.ended.each(|all| {
             let first = all.front().filter(|_| all.len() >= ENDED_MAX);
-            first.map(Report::ended_at)
+            first.map(CallReport::ended_at)
         });
         // From then on no thread has forgotten one.
         first.flatten().max()
@@ -164,7 +164,7 @@ impl Lately {
     }
 }
 
-impl Report {
+impl CallReport {
     fn ended_at(&self) -> Timestamp {
         self.arrived + self.took.total
     }

@@ -19,9 +19,9 @@ use tidegate_runtime::Clock;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Shared, StartError};
+use super::{AppState, StartError};
 use crate::admit::{
-    CarriedCalls, CarriedCounts, Gate, GateLedger, LedgerLost, NewLedger, Settings,
+    CarriedCalls, CarriedCounts, Gate, GateLedger, GateSettings, LedgerLost, NewLedger,
 };
 
 /// More than a pid needs.   bytes
@@ -269,7 +269,7 @@ fn boot() -> io::Result<Boot> {
 pub(super) fn open(
     path: Option<&Path>,
     gate: &Gate,
-    settings: &Settings,
+    settings: &GateSettings,
     clock: Clock,
     beside: &CancellationToken,
 ) -> Result<Option<LedgerFile>, StartError> {
@@ -351,7 +351,7 @@ fn begin_without(gate: &Gate, lost: LedgerLost, cause: &str) {
     );
 }
 
-impl Shared {
+impl AppState {
     /// State of the process before that this one counts.
     pub(super) fn carried(&self) -> Arc<CarriedNow> {
         let file = self.ledger.as_ref();
@@ -359,7 +359,7 @@ impl Shared {
     }
 
     /// Takes new limits. The ledger follows in the same step.
-    pub(super) fn apply_limits(&self, limits: &Settings) -> Timestamp {
+    pub(super) fn apply_limits(&self, limits: &GateSettings) -> Timestamp {
         let policy = self.gate.policy_of(limits);
         let file = self.ledger.as_ref();
         // It may have been removed by others.

@@ -9,7 +9,7 @@ use tidegate_runtime::{Live, lock};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::{Shared, StartError};
+use super::{AppState, StartError};
 use crate::admin::{self, Inlet, ServeError};
 use crate::call::listener::UNIX_MODE;
 use crate::call::{Bind, Listener, Protocol};
@@ -45,7 +45,7 @@ pub(super) struct AdminInlets {
 impl AdminInlets {
     /// Binds each address of the settings. Needs a runtime.
     pub(super) fn bind(
-        settings: &admin::Settings,
+        settings: &admin::AdminSettings,
         inherited: &InheritedSockets,
     ) -> Result<Self, StartError> {
         let tcp = settings.bind.map(|address| {
@@ -114,7 +114,7 @@ pub(super) fn bind_all<'a>(
     bound.collect()
 }
 
-impl Shared {
+impl AppState {
     /// The sockets of TCP listeners, with names for the service manager, which may not contain a colon. The file of a
     /// Unix socket goes with the process, so no client could connect to it.
     pub(super) fn listening_sockets(&self) -> Vec<(String, OwnedFd)> {

@@ -15,10 +15,10 @@ use tidegate_limits::scheduler::{Prediction, QueueNow};
 use tidegate_runtime::lock;
 
 use self::sentence::sentence;
-use super::{REVISION, Shared};
+use super::{AppState, REVISION};
 use crate::admin::{
-    ActsSource as _, AddressNow, BackendActing, BackendNow, CallId, CallNow, NowState, QueueLevels,
-    ReadyNow, Refused, Source, StoreNow, Traffic, link_to_what_to_do, milliseconds,
+    ActsSource as _, AddressNow, AdminSource, BackendActing, BackendNow, CallId, CallNow, NowState,
+    QueueLevels, ReadyNow, Refused, StoreNow, Traffic, link_to_what_to_do, milliseconds,
     unix_milliseconds, what_to_do,
 };
 use crate::call::{Destination, Facts, Reason};
@@ -75,7 +75,7 @@ struct Calls {
     span: f64,
 }
 
-impl Shared {
+impl AppState {
     /// Everything of this moment.
     pub(super) fn now_state(&self) -> NowState {
         let now = self.clock.now();

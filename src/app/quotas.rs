@@ -34,25 +34,25 @@ use super::ledger::RecordsFile;
 use crate::admit::{Gate, QuotaRules};
 
 /// Opens the store of an engine.
-pub(super) type Open = Box<dyn Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync>;
+pub(super) type StoreOpener = Box<dyn Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync>;
 
 /// The quotas of one sidecar.
 pub(super) struct Quotas {
     gate: Gate,
     clock: Clock,
     metrics: QuotaMetrics,
-    open: Open,
+    open: StoreOpener,
     /// Where records in memory survive a restart, if there is a place.
     records: Option<RecordsFile>,
     /// The name of this process among the members of a store.
     member: Option<Arc<str>>,
     /// Ends with the proxy.
     stop: CancellationToken,
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<RunningStore>>,
 }
 
 /// A store in use.
-struct Running {
+struct RunningStore {
     driver: Arc<Driver>,
     /// The engine that the store was opened with.
     engine: Engine,
@@ -67,7 +67,7 @@ impl Quotas {
         gate: Gate,
         clock: Clock,
         metrics: QuotaMetrics,
-        open: Open,
+        open: StoreOpener,
         records: Option<RecordsFile>,
         member: Option<&str>,
         stop: CancellationToken,
@@ -98,7 +98,7 @@ impl Quotas {
         let mut settings = settings.in_force();
         // The driver first, so that it knows a new quota before its first request.
         if let Some(running) = &*running {
-            let Running { driver, engine, .. } = running;
+            let RunningStore { driver, engine, .. } = running;
             engine.renew_secrets(&settings.engine);
             if let Some(memory) = &running.memory {
                 memory.set_keys_max(settings.keys_max);
@@ -127,7 +127,7 @@ impl Quotas {
         self.gate.set_quotas(rules);
     }
 
-    fn start(&self, settings: tidegate_quota::QuotaSettings) -> Running {
+    fn start(&self, settings: tidegate_quota::QuotaSettings) -> RunningStore {
         let engine = settings.engine.clone();
         let memory = (engine == Engine::Memory).then(|| match &self.records {
             Some(records) => records.open(),
@@ -152,7 +152,7 @@ impl Quotas {
         tokio::spawn(stop.clone().run_until_cancelled_owned(carries));
         let begins = Arc::clone(&driver).begin();
         tokio::spawn(stop.clone().run_until_cancelled_owned(begins));
-        Running {
+        RunningStore {
             driver,
             engine,
             memory,

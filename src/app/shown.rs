@@ -9,14 +9,14 @@ use tidegate_limits::scheduler::{BucketLimit, LimitNow, PacerNow};
 use tidegate_limits::{Limit, Timestamp, Verdict};
 use tidegate_record::digits::Utc;
 
-use super::Shared;
+use super::AppState;
 use super::callers::pace_state;
 use super::metrics::Metrics;
 use super::shares::ShareNow;
 use crate::admin::{
-    ActsSource as _, BucketState, ClassQueue, Frame, FunctionQueue, LimitKind, LimitState,
-    NowState, Opens, OverrideState, QueueState, QuotasState, SeriesSpan, SeriesState, SharedState,
-    Source, WouldBe,
+    ActsSource as _, AdminSource, BucketState, ClassQueue, Frame, FunctionQueue, LimitKind,
+    LimitState, NowState, Opens, OverrideState, QueueState, QuotasState, SeriesSpan, SeriesState,
+    SharedState, WouldBe,
 };
 use crate::admit::BackendControl;
 use crate::call::Destination;
@@ -31,7 +31,7 @@ use tokio::sync::watch;
 /// The most shown mistakes of a refused reload; the log has all.
 pub(super) const MISTAKES_MAX: usize = 20;
 
-impl Source for Shared {
+impl AdminSource for AppState {
     fn limits(&self) -> Vec<LimitState> {
         let (limits, now) = self.gate.limits_now();
         let observed = self.gate.observed_now();
@@ -173,7 +173,7 @@ impl Source for Shared {
     }
 }
 
-impl Shared {
+impl AppState {
     /// When the pause of the backend ends by itself, if there is one.
     fn pause_ends(&self) -> Option<Timestamp> {
         match self.gate.acting_now().acting {

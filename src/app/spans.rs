@@ -8,7 +8,7 @@ use tidegate_runtime::Clock;
 
 use crate::call::{Claim, Facts, Reason, Verdict};
 use crate::telemetry::calls::Durations;
-use crate::telemetry::spans::{Attribute, Event, Span, Value};
+use crate::telemetry::spans::{Attribute, AttributeValue, Span, SpanEvent};
 
 /// The span of a call; none if its client did not sample it.
 pub(super) fn span(facts: &Facts, took: &Durations, now: Timestamp, clock: &Clock) -> Option<Span> {
@@ -32,8 +32,8 @@ pub(super) fn span(facts: &Facts, took: &Durations, now: Timestamp, clock: &Cloc
     })
 }
 
-fn text(text: &str) -> Value {
-    Value::Text(text.into())
+fn text(text: &str) -> AttributeValue {
+    AttributeValue::Text(text.into())
 }
 
 fn attributes(facts: &Facts, took: &Durations) -> Vec<Attribute> {
@@ -43,7 +43,7 @@ fn attributes(facts: &Facts, took: &Durations) -> Vec<Attribute> {
         ("tidegate.verdict", text(facts.verdict.label())),
         (
             "tidegate.queue_seconds",
-            Value::Number(took.queued().as_secs_f64()),
+            AttributeValue::Number(took.queued().as_secs_f64()),
         ),
     ];
     if let Some(caller) = facts.claim.as_ref().map(|claim| claim.caller) {
@@ -53,7 +53,10 @@ fn attributes(facts: &Facts, took: &Durations) -> Vec<Attribute> {
         all.push(("tidegate.rate_limit", text(label)));
     }
     if let Some(status) = facts.status {
-        all.push(("http.response.status_code", Value::Whole(status.into())));
+        all.push((
+            "http.response.status_code",
+            AttributeValue::Whole(status.into()),
+        ));
     }
     if facts.shared {
         all.push(("tidegate.shared", text("true")));
@@ -64,12 +67,12 @@ fn attributes(facts: &Facts, took: &Durations) -> Vec<Attribute> {
     all
 }
 
-fn events(facts: &Facts, took: &Durations, now: Timestamp, clock: &Clock) -> Vec<Event> {
-    let seconds = |time: std::time::Duration| Value::Number(time.as_secs_f64());
+fn events(facts: &Facts, took: &Durations, now: Timestamp, clock: &Clock) -> Vec<SpanEvent> {
+    let seconds = |time: std::time::Duration| AttributeValue::Number(time.as_secs_f64());
     let mut events = Vec::new();
     let mut add = |at: Timestamp, name, attributes| {
         let at = clock.wall(at);
-        events.push(Event {
+        events.push(SpanEvent {
             at,
             name,
             attributes,
@@ -118,6 +121,6 @@ fn events(facts: &Facts, took: &Durations, now: Timestamp, clock: &Clock) -> Vec
     events
 }
 
-fn whole(number: u64) -> Value {
-    Value::Whole(i64::try_from(number).unwrap_or(i64::MAX))
+fn whole(number: u64) -> AttributeValue {
+    AttributeValue::Whole(i64::try_from(number).unwrap_or(i64::MAX))
 }

@@ -10,7 +10,7 @@ use tidegate_runtime::{Causes, Clock, lock};
 
 use super::access::AccessLine;
 use super::journal::since_epoch_us;
-use super::lately::{Lately, durations};
+use super::lately::{RecentCalls, durations};
 use super::metrics::Metrics;
 use super::spans::span;
 use super::tally::Tally;
@@ -21,9 +21,9 @@ use crate::callers::Callers;
 use crate::callers::metrics::Charge;
 use crate::forward::metrics::backend_tls_failures_total;
 use crate::protocol::metrics::connections_rejected_total;
-use crate::telemetry::access::{AccessLog, Written};
+use crate::telemetry::access::{AccessLog, LineOutcome};
 use crate::telemetry::calls::{Durations, RATE_LIMIT_PREFIX};
-use crate::telemetry::spans::Spans;
+use crate::telemetry::spans::SpanQueue;
 
 /// The time between two log events of a shortage that lasts.
 const SHORT_EVERY: Duration = Duration::from_secs(10);
@@ -33,9 +33,9 @@ const SHORT_EVERY: Duration = Duration::from_secs(10);
 pub struct Teller {
     metrics: Arc<Metrics>,
     access: Arc<AccessLog>,
-    spans: Arc<Spans>,
+    spans: Arc<SpanQueue>,
     callers: Callers,
-    lately: Arc<Lately>,
+    lately: Arc<RecentCalls>,
     tally: Arc<Tally>,
     clock: Clock,
     started_us: u64,
@@ -51,7 +51,7 @@ impl Teller {
     pub fn new(
         metrics: Arc<Metrics>,
         access: Arc<AccessLog>,
-        spans: Arc<Spans>,
+        spans: Arc<SpanQueue>,
         callers: Callers,
         clock: Clock,
     ) -> Self {
@@ -70,7 +70,7 @@ impl Teller {
     }
 
     /// The calls that it remembers.
-    pub(super) fn lately(&self) -> Arc<Lately> {
+    pub(super) fn lately(&self) -> Arc<RecentCalls> {
         Arc::clone(&self.lately)
     }
 
@@ -129,9 +129,9 @@ impl Teller {
             took,
             started_us: self.started_us,
         };
-        let (Written::Yes | Written::Off | Written::Lost) =
+        let (LineOutcome::Yes | LineOutcome::Off | LineOutcome::Lost) =
             self.access.write(|out, look| line.write(out, look));
-        let (Written::Yes | Written::Off | Written::Lost) =
+        let (LineOutcome::Yes | LineOutcome::Off | LineOutcome::Lost) =
             self.access.write_replay(|out| line.write_replay(out));
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::admit::options::PostponeBy;
-use crate::admit::{ClassRule, Deadline, Pool};
+use crate::admit::{ClassDeadline, ClassPool, ClassRule};
 use crate::call::BackendKind;
 use crate::call::sdk::{Effort, FunctionKind as Writes};
 use crate::callers::rate_limit::options::{PaceSection, QuotaSection};
@@ -118,13 +118,13 @@ impl Sections {
     pub(super) fn class_rules(&self) -> Vec<ClassRule> {
         let rule = |Class { class, .. }: &Class| {
             let pool = match class.beside_total.value {
-                true => Pool::Beside,
-                false => Pool::Inside,
+                true => ClassPool::Beside,
+                false => ClassPool::Inside,
             };
             let weight = class.weight.value.expect("a class has a weight");
             let mode = class.mode.value;
             ClassRule {
-                deadline: class.max_wait.value.unwrap_or(Deadline::Ordinary),
+                deadline: class.max_wait.value.unwrap_or(ClassDeadline::Ordinary),
                 pool: class.outstanding_max.value.map(pool),
                 per_window: class.per_window.value,
                 reserve_outstanding: class.reserve_outstanding.value,

@@ -86,8 +86,8 @@ sections! {
     tasks: tasks::TasksSection = "tasks";
     coordinate: Coordinate = "coordinate";
     quota_store: QuotaStore = "quota_store";
-    admin: admin::Section = "admin";
-    log: telemetry::Section = "log";
+    admin: admin::AdminSection = "admin";
+    log: telemetry::LogSection = "log";
     trace: telemetry::spans::TraceSection = "trace";
     routes: Vec<RouteSection> = "route";
 }

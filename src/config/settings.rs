@@ -170,7 +170,7 @@ fn callers(all: &Sections) -> callers::CallersSettings {
     }
 }
 
-fn admit(all: &Sections) -> admit::Settings {
+fn admit(all: &Sections) -> admit::GateSettings {
     let (queue, limits) = (&all.queue, &all.limits);
     let tasks = &all.tasks;
     // These wait at the door without a connection.
@@ -179,7 +179,7 @@ fn admit(all: &Sections) -> admit::Settings {
         false => 0,
     };
     let promote_for = all.promote.promote_for.value;
-    admit::Settings {
+    admit::GateSettings {
         capacity: queue.capacity.value,
         workers: queue.workers.value,
         max_unlimited: queue.max_unlimited.value,

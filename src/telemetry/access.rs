@@ -9,12 +9,12 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::losses::LineKind;
+pub use super::writer::LineOutcome;
 use super::writer::LogWriter;
-pub use super::writer::Written;
 
 /// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum LineFormat {
     /// For people, in columns.
     Text {
         /// Whether the terminal has colours.
@@ -29,7 +29,7 @@ pub enum Look {
 pub struct AccessLog {
     on: AtomicBool,
     keeps_replay: bool,
-    look: Look,
+    look: LineFormat,
     next_id: AtomicU64,
     writer: LogWriter,
 }
@@ -40,13 +40,13 @@ impl AccessLog {
     /// # Errors
     ///
     /// If no thread can be started.
-    pub fn start(out: impl Write + Send + 'static, look: Look) -> io::Result<Self> {
+    pub fn start(out: impl Write + Send + 'static, look: LineFormat) -> io::Result<Self> {
         Ok(Self::to(LogWriter::start(out)?, look))
     }
 
     /// Writes its lines with a shared writer. The log is on at first.
     #[must_use]
-    pub fn to(writer: LogWriter, look: Look) -> Self {
+    pub fn to(writer: LogWriter, look: LineFormat) -> Self {
         Self {
             on: AtomicBool::new(true),
             keeps_replay: false,
@@ -61,7 +61,7 @@ impl AccessLog {
     #[must_use]
     pub fn with_replay(self, keeps_replay: bool) -> Self {
         Self {
-            keeps_replay: keeps_replay && self.look == Look::Json,
+            keeps_replay: keeps_replay && self.look == LineFormat::Json,
             ..self
         }
     }
@@ -95,9 +95,12 @@ impl AccessLog {
     }
 
     /// Writes the line of a call that `build` appends.
-    pub fn write(&self, build: impl FnOnce(&mut Vec<u8>, Look) -> io::Result<()>) -> Written {
+    pub fn write(
+        &self,
+        build: impl FnOnce(&mut Vec<u8>, LineFormat) -> io::Result<()>,
+    ) -> LineOutcome {
         if !self.is_on() {
-            return Written::Off;
+            return LineOutcome::Off;
         }
         self.append(LineKind::Access, |line| {
             build(line, self.look).expect("writing to memory does not fail");
@@ -105,22 +108,22 @@ impl AccessLog {
     }
 
     /// Writes a line besides those of calls, if the log is in JSON.
-    pub fn write_beside(&self, build: impl FnOnce(&mut Vec<u8>)) -> Written {
+    pub fn write_beside(&self, build: impl FnOnce(&mut Vec<u8>)) -> LineOutcome {
         match self.look {
-            Look::Json if self.is_on() => self.append(LineKind::Access, build),
-            _ => Written::Off,
+            LineFormat::Json if self.is_on() => self.append(LineKind::Access, build),
+            _ => LineOutcome::Off,
         }
     }
 
     /// Writes a line that only a replay needs.
-    pub fn write_replay(&self, build: impl FnOnce(&mut Vec<u8>)) -> Written {
+    pub fn write_replay(&self, build: impl FnOnce(&mut Vec<u8>)) -> LineOutcome {
         match self.keeps_replay {
             true => self.append(LineKind::Replay, build),
-            false => Written::Off,
+            false => LineOutcome::Off,
         }
     }
 
-    fn append(&self, kind: LineKind, build: impl FnOnce(&mut Vec<u8>)) -> Written {
+    fn append(&self, kind: LineKind, build: impl FnOnce(&mut Vec<u8>)) -> LineOutcome {
         thread_local! {
             static LINE: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(1024));
         }

@@ -47,11 +47,11 @@ pub struct EndedCalls {
 }
 
 /// The children for an ended call: a look-up of each costs more than counting.
-type ByFunction = HashMap<Box<str>, Vec<Ended>>;
+type ByFunction = HashMap<Box<str>, Vec<CallEndCounters>>;
 
 /// The counters of an ended call, on one thread.
 #[derive(Debug)]
-struct Ended {
+struct CallEndCounters {
     listener: Box<str>,
     class: Box<str>,
     verdict: Box<str>,
@@ -99,7 +99,7 @@ impl EndedCalls {
         verdict: &str,
         took: &Durations,
     ) {
-        let is_it = |ended: &&mut Ended| {
+        let is_it = |ended: &&mut CallEndCounters| {
             *ended.verdict == *verdict && *ended.listener == *listener && *ended.class == *class
         };
         let mut known = self.ended.own();
@@ -120,7 +120,7 @@ impl EndedCalls {
         let waited = metrics.queue_wait_seconds(queue_wait_seconds { function, class });
         let backend =
             metrics.backend_duration_seconds(backend_duration_seconds { function, class });
-        let mut ended = Ended {
+        let mut ended = CallEndCounters {
             listener: listener.into(),
             class: class.into(),
             verdict: verdict.into(),
@@ -136,7 +136,10 @@ impl EndedCalls {
     /// Adds up what the threads have counted, for a reader of the metrics.
     pub fn add_up(&self) {
         let adding = self.ended.each(|known| {
-            known.values_mut().flatten().for_each(Ended::add_up);
+            known
+                .values_mut()
+                .flatten()
+                .for_each(CallEndCounters::add_up);
         });
         adding.for_each(drop);
     }
@@ -172,7 +175,7 @@ impl EndedCalls {
     }
 }
 
-impl Ended {
+impl CallEndCounters {
     fn add_up(&mut self) {
         self.calls.flush();
         for times in [&self.total, &self.waited, &self.backend] {

@@ -24,11 +24,11 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, Registry};
 
-use super::access::{AccessLog, Look};
+use super::access::{AccessLog, LineFormat};
 use super::journal::{self, Priority};
 use super::losses::Losses;
 use super::writer::{LAST_WRITE, LogWriter};
-use super::{Format, Settings};
+use super::{Format, LogSettings};
 
 /// The writer of this process's log, for the last lines.
 static PROCESS: OnceLock<LogWriter> = OnceLock::new();
@@ -37,7 +37,7 @@ static PROCESS: OnceLock<LogWriter> = OnceLock::new();
 #[derive(Clone, Debug)]
 pub struct Logs {
     level: reload::Handle<Targets, Registry>,
-    look: Look,
+    look: LineFormat,
     writer: LogWriter,
 }
 
@@ -57,7 +57,7 @@ pub enum LogError {
 /// # Errors
 ///
 /// If logs are already set up, or no thread can be started.
-pub fn init(settings: &Settings) -> Result<Logs, LogError> {
+pub fn init(settings: &LogSettings) -> Result<Logs, LogError> {
     let writer = match journal::is_behind_stderr() {
         true => LogWriter::start_for_journal(stderr()),
         false => LogWriter::start(stderr()),
@@ -124,12 +124,16 @@ fn finish(writer: &LogWriter) {
     }
 }
 
-fn build(level: Targets, look: Look, writer: LogWriter) -> (impl Subscriber + Send + Sync, Logs) {
+fn build(
+    level: Targets,
+    look: LineFormat,
+    writer: LogWriter,
+) -> (impl Subscriber + Send + Sync, Logs) {
     let (filter, level) = reload::Layer::new(level);
     let lines = tracing_subscriber::fmt::layer().with_writer(writer.clone());
     let lines = match look {
-        Look::Json => lines.json().flatten_event(true).boxed(),
-        Look::Text { colour } => lines.with_ansi(colour).with_timer(Now).boxed(),
+        LineFormat::Json => lines.json().flatten_event(true).boxed(),
+        LineFormat::Text { colour } => lines.with_ansi(colour).with_timer(LogTime).boxed(),
     };
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
     let logs = Logs {
@@ -141,9 +145,9 @@ fn build(level: Targets, look: Look, writer: LogWriter) -> (impl Subscriber + Se
 }
 
 /// The time of day, as in an access line.
-struct Now;
+struct LogTime;
 
-impl FormatTime for Now {
+impl FormatTime for LogTime {
     fn format_time(&self, w: &mut Writer<'_>) -> fmt::Result {
         write!(w, "{}", TimeOfDay(SystemTime::now()))
     }
@@ -169,7 +173,7 @@ impl Logs {
     /// Whether lines are for machines.
     #[must_use]
     pub fn is_json(&self) -> bool {
-        self.look == Look::Json
+        self.look == LineFormat::Json
     }
 
     /// The lines that were lost.
@@ -195,13 +199,13 @@ pub fn filter(level: &str) -> Targets {
     filter.expect("the config takes only levels and filters")
 }
 
-fn look(format: Format) -> Look {
+fn look(format: Format) -> LineFormat {
     let terminal = io::stderr().is_terminal();
     let colour = terminal && allows_colours();
     match format {
-        Format::Auto if !terminal => Look::Json,
-        Format::Json => Look::Json,
-        Format::Auto | Format::Text => Look::Text { colour },
+        Format::Auto if !terminal => LineFormat::Json,
+        Format::Json => LineFormat::Json,
+        Format::Auto | Format::Text => LineFormat::Text { colour },
     }
 }
 
@@ -213,12 +217,12 @@ mod tests {
 
     #[test]
     fn a_format_that_is_given_wins_over_the_terminal() {
-        assert_eq!(look(Format::Json), Look::Json);
-        assert!(matches!(look(Format::Text), Look::Text { .. }));
+        assert_eq!(look(Format::Json), LineFormat::Json);
+        assert!(matches!(look(Format::Text), LineFormat::Text { .. }));
     }
 
     /// The lines that are written while `say` runs.
-    fn written(level: &str, look: Look, say: impl FnOnce(&Logs)) -> String {
+    fn written(level: &str, look: LineFormat, say: impl FnOnce(&Logs)) -> String {
         let mut file = tempfile::tempfile().expect("a temporary file");
         let writer = LogWriter::start(file.try_clone().expect("one file")).expect("a thread");
         let (subscriber, logs) = build(filter(level), look, writer);
@@ -230,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_level_that_is_changed_holds_from_there_on() {
-        let text = written("info", Look::Json, |logs| {
+        let text = written("info", LineFormat::Json, |logs| {
             tracing::debug!("one");
             logs.set_level(filter("debug"));
             tracing::debug!("two");
@@ -250,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_line_in_json_has_its_fields_at_the_top_and_the_head_of_an_access_line() {
-        let text = written("info", Look::Json, |_| {
+        let text = written("info", LineFormat::Json, |_| {
             tracing::warn!(lines = 3, "lost \"some\"\nlines");
         });
         assert_eq!(text.lines().count(), 1, "{text}");

@@ -98,14 +98,14 @@ impl LineKind {
 
 /// The losses that the log has reported.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct LossReport {
     reported: Losses,
     at: Option<Instant>,
     /// When the losses since then are to be reported.
     pub(super) due: Option<Instant>,
 }
 
-impl Report {
+impl LossReport {
     /// Reports the losses, at most now and then, and only while stderr can be written. A warning
     /// that is lost as well would only add to the losses.
     pub(super) fn update(&mut self, losses: Losses, can_be_written: bool, hurry: bool) {
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn losses_are_reported_now_and_then_and_not_to_a_disk_that_is_full() {
-        let mut report = Report::default();
+        let mut report = LossReport::default();
         let mut losses = Losses::default();
         report.update(losses, true, false);
         assert_eq!((report.at, report.due), (None, None), "there are none");

@@ -18,7 +18,9 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::process::ProcessMetrics;
-use super::spans::{Attribute, Collector, Event, Settings, Span, Spans, Value};
+use super::spans::{
+    Attribute, AttributeValue, Collector, Span, SpanEvent, SpanQueue, TraceSettings,
+};
 
 /// How long the first span waits for others.
 const EVERY: Duration = Duration::from_secs(1);
@@ -32,7 +34,7 @@ const STATUS_ERROR: i32 = 2;
 
 /// Why spans were not taken.
 #[derive(Debug, thiserror::Error)]
-enum Unsent {
+enum ExportError {
     #[error("the connect failed: {0}")]
     Connect(std::io::Error),
     #[error("the exchange failed: {0}")]
@@ -45,7 +47,7 @@ enum Unsent {
     Status(StatusCode),
 }
 
-impl Unsent {
+impl ExportError {
     /// Whether it may take them later: what OTLP lists as retryable, and all that is not an answer.
     fn may_be_taken_later(&self) -> bool {
         match self {
@@ -56,13 +58,13 @@ impl Unsent {
 }
 
 /// Sends what comes, until it is dropped.
-pub async fn keep_sending(spans: Arc<Spans>, metrics: ProcessMetrics) {
+pub async fn keep_sending(spans: Arc<SpanQueue>, metrics: ProcessMetrics) {
     let mut sender = None;
     let mut pauses = PAUSES;
     let mut is_well = true;
     loop {
         while spans.is_empty() {
-            spans.stirred.notified().await;
+            spans.changed.notified().await;
         }
         wait(&spans, EVERY, || spans.ends() || spans.are_enough()).await;
         let batch = spans.take();
@@ -109,10 +111,10 @@ pub async fn keep_sending(spans: Arc<Spans>, metrics: ProcessMetrics) {
 }
 
 /// Waits for this time, or until it is cut short.
-async fn wait(spans: &Spans, time: Duration, is_cut_short: impl Fn() -> bool) {
+async fn wait(spans: &SpanQueue, time: Duration, is_cut_short: impl Fn() -> bool) {
     let cut_short = async {
         while !is_cut_short() {
-            spans.stirred.notified().await;
+            spans.changed.notified().await;
         }
     };
     // Too late is as good.
@@ -125,10 +127,10 @@ type Sender = (Collector, SendRequest<Full<Bytes>>);
 async fn send(
     kept: &mut Option<Sender>,
     collector: &Collector,
-    settings: &Settings,
+    settings: &TraceSettings,
     batch: &[Span],
-) -> Result<u64, Unsent> {
-    let late = |_| Unsent::Late(settings.timeout);
+) -> Result<u64, ExportError> {
+    let late = |_| ExportError::Late(settings.timeout);
     let is_usable = |(to, sender): &Sender| to == collector && !sender.is_closed();
     let mut sender = match kept.take().filter(is_usable) {
         Some((_, sender)) => sender,
@@ -149,17 +151,17 @@ async fn send(
         .body(Full::new(encoded(&settings.service, batch)))
         .expect("a host and a port are a header");
     let exchange = async {
-        sender.ready().await.map_err(Unsent::Exchange)?;
+        sender.ready().await.map_err(ExportError::Exchange)?;
         let answer = sender
             .send_request(request)
             .await
-            .map_err(Unsent::Exchange)?;
+            .map_err(ExportError::Exchange)?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
-        let body = body.map_err(Unsent::Answer)?.to_bytes();
+        let body = body.map_err(ExportError::Answer)?.to_bytes();
         match status.is_success() {
             true => Ok(rejected(&body)),
-            false => Err(Unsent::Status(status)),
+            false => Err(ExportError::Status(status)),
         }
     };
     let rejected = timeout(settings.timeout, exchange).await.map_err(late)??;
@@ -167,12 +169,12 @@ async fn send(
     Ok(rejected)
 }
 
-async fn connect(collector: &Collector) -> Result<SendRequest<Full<Bytes>>, Unsent> {
+async fn connect(collector: &Collector) -> Result<SendRequest<Full<Bytes>>, ExportError> {
     let host = collector.host.trim_matches(['[', ']']);
     let stream = TcpStream::connect((host, collector.port)).await;
-    let stream = stream.map_err(Unsent::Connect)?;
+    let stream = stream.map_err(ExportError::Connect)?;
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = shaken.map_err(Unsent::Exchange)?;
+    let (sender, connection) = shaken.map_err(ExportError::Exchange)?;
     // It ends with its sender.
     tokio::spawn(connection);
     Ok(sender)
@@ -180,15 +182,15 @@ async fn connect(collector: &Collector) -> Result<SendRequest<Full<Bytes>>, Unse
 
 /// How many spans an answer refuses. An answer that is not readable refuses none.
 fn rejected(answer: &[u8]) -> u64 {
-    let answer = wire::Answer::decode(answer).unwrap_or_default();
+    let answer = wire::ExportTraceServiceResponse::decode(answer).unwrap_or_default();
     let rejected = answer.partial_success.map_or(0, |it| it.rejected_spans);
     u64::try_from(rejected).unwrap_or_default()
 }
 
 /// A request as bytes.
 fn encoded(service: &str, batch: &[Span]) -> Bytes {
-    let name: Attribute = ("service.name", Value::Text(service.into()));
-    let request = wire::Request {
+    let name: Attribute = ("service.name", AttributeValue::Text(service.into()));
+    let request = wire::ExportTraceServiceRequest {
         resource_spans: vec![wire::ResourceSpans {
             resource: Some(wire::Resource {
                 attributes: attributes(&[name]),
@@ -205,8 +207,8 @@ fn encoded(service: &str, batch: &[Span]) -> Bytes {
     request.encode_to_vec().into()
 }
 
-fn span(span: &Span) -> wire::Span {
-    wire::Span {
+fn span(span: &Span) -> wire::ProtoSpan {
+    wire::ProtoSpan {
         trace_id: span.trace.get().to_be_bytes().to_vec(),
         span_id: span.id.get().to_be_bytes().to_vec(),
         parent_span_id: span.parent.get().to_be_bytes().to_vec(),
@@ -216,7 +218,7 @@ fn span(span: &Span) -> wire::Span {
         end_time_unix_nano: nanos(span.ended),
         attributes: attributes(&span.attributes),
         events: span.events.iter().map(event).collect(),
-        status: span.error.map(|reason| wire::Status {
+        status: span.error.map(|reason| wire::ProtoStatus {
             message: reason.to_owned(),
             code: STATUS_ERROR,
         }),
@@ -225,8 +227,8 @@ fn span(span: &Span) -> wire::Span {
     }
 }
 
-fn event(event: &Event) -> wire::Event {
-    wire::Event {
+fn event(event: &SpanEvent) -> wire::ProtoEvent {
+    wire::ProtoEvent {
         time_unix_nano: nanos(event.at),
         name: event.name.to_owned(),
         attributes: attributes(&event.attributes),
@@ -238,9 +240,9 @@ fn attributes(given: &[Attribute]) -> Vec<wire::KeyValue> {
         key: (*key).to_owned(),
         value: Some(wire::AnyValue {
             value: Some(match value {
-                Value::Text(text) => wire::Kind::Text(text.to_string()),
-                Value::Whole(number) => wire::Kind::Whole(*number),
-                Value::Number(number) => wire::Kind::Number(*number),
+                AttributeValue::Text(text) => wire::AnyValueKind::Text(text.to_string()),
+                AttributeValue::Whole(number) => wire::AnyValueKind::Whole(*number),
+                AttributeValue::Number(number) => wire::AnyValueKind::Number(*number),
             }),
         }),
     };
@@ -255,7 +257,7 @@ fn nanos(at: SystemTime) -> u64 {
 /// The messages of OTLP that are used, by their field numbers in opentelemetry-proto 1.x.
 mod wire {
     #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Request {
+    pub(super) struct ExportTraceServiceRequest {
         #[prost(message, repeated, tag = "1")]
         pub(super) resource_spans: Vec<ResourceSpans>,
     }
@@ -279,7 +281,7 @@ mod wire {
         #[prost(message, optional, tag = "1")]
         pub(super) scope: Option<Scope>,
         #[prost(message, repeated, tag = "2")]
-        pub(super) spans: Vec<Span>,
+        pub(super) spans: Vec<ProtoSpan>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -291,7 +293,7 @@ mod wire {
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Span {
+    pub(super) struct ProtoSpan {
         #[prost(bytes = "vec", tag = "1")]
         pub(super) trace_id: Vec<u8>,
         #[prost(bytes = "vec", tag = "2")]
@@ -309,15 +311,15 @@ mod wire {
         #[prost(message, repeated, tag = "9")]
         pub(super) attributes: Vec<KeyValue>,
         #[prost(message, repeated, tag = "11")]
-        pub(super) events: Vec<Event>,
+        pub(super) events: Vec<ProtoEvent>,
         #[prost(message, optional, tag = "15")]
-        pub(super) status: Option<Status>,
+        pub(super) status: Option<ProtoStatus>,
         #[prost(fixed32, tag = "16")]
         pub(super) flags: u32,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Event {
+    pub(super) struct ProtoEvent {
         #[prost(fixed64, tag = "1")]
         pub(super) time_unix_nano: u64,
         #[prost(string, tag = "2")]
@@ -327,7 +329,7 @@ mod wire {
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Status {
+    pub(super) struct ProtoStatus {
         #[prost(string, tag = "2")]
         pub(super) message: String,
         #[prost(int32, tag = "3")]
@@ -344,12 +346,12 @@ mod wire {
 
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct AnyValue {
-        #[prost(oneof = "Kind", tags = "1, 3, 4")]
-        pub(super) value: Option<Kind>,
+        #[prost(oneof = "AnyValueKind", tags = "1, 3, 4")]
+        pub(super) value: Option<AnyValueKind>,
     }
 
     #[derive(Clone, PartialEq, prost::Oneof)]
-    pub(super) enum Kind {
+    pub(super) enum AnyValueKind {
         #[prost(string, tag = "1")]
         Text(String),
         #[prost(int64, tag = "3")]
@@ -359,7 +361,7 @@ mod wire {
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Answer {
+    pub(super) struct ExportTraceServiceResponse {
         #[prost(message, optional, tag = "1")]
         pub(super) partial_success: Option<PartialSuccess>,
     }

@@ -21,7 +21,7 @@ const BATCH_MAX: usize = 512;
 options! {
     /// Traces: a span for each call whose client sampled it (traceparent), sent to a collector of
     /// OpenTelemetry. Calls never wait for the collector.
-    pub struct TraceSection => Settings {
+    pub struct TraceSection => TraceSettings {
         /// The collector, which takes OTLP over HTTP at /v1/traces. Without it there are no spans. Name one
         /// on this machine: there is no TLS to it.
         otlp: Option<Collector> = collector().optional().example("\"http://127.0.0.1:4318\"");
@@ -93,7 +93,7 @@ fn collector() -> ValueKind<Collector> {
 
 /// A value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum AttributeValue {
     /// A text.
     Text(Box<str>),
     /// A count.
@@ -103,11 +103,11 @@ pub enum Value {
 }
 
 /// An attribute of a span or of an event.
-pub type Attribute = (&'static str, Value);
+pub type Attribute = (&'static str, AttributeValue);
 
 /// An event of a call, and its time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct SpanEvent {
     /// When.
     pub at: SystemTime,
     /// The name of the event.
@@ -134,46 +134,46 @@ pub struct Span {
     /// The properties of the call and its end.
     pub attributes: Vec<Attribute>,
     /// The events of the call: its queue, its limits, and the backend.
-    pub events: Vec<Event>,
+    pub events: Vec<SpanEvent>,
     /// The reason, if it was refused or failed.
     pub error: Option<&'static str>,
 }
 
 /// The spans that wait for the collector.
 #[derive(Debug)]
-pub struct Spans {
-    settings: Live<Settings>,
+pub struct SpanQueue {
+    settings: Live<TraceSettings>,
     is_on: AtomicBool,
     queue: Mutex<VecDeque<Span>>,
     /// Spans that a request under way has, or that wait to be tried again.
     in_hand: AtomicUsize,
     /// A first span has come, or enough of them, or the settings have changed, or the process ends.
-    pub(super) stirred: Notify,
+    pub(super) changed: Notify,
     /// Notified when no span is left.
     emptied: Notify,
     ends: AtomicBool,
 }
 
-impl Spans {
+impl SpanQueue {
     /// An empty queue of spans.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: TraceSettings) -> Self {
         Self {
             is_on: AtomicBool::new(settings.otlp.is_some()),
             settings: Live::new(settings),
             queue: Mutex::default(),
             in_hand: AtomicUsize::new(0),
-            stirred: Notify::new(),
+            changed: Notify::new(),
             emptied: Notify::new(),
             ends: AtomicBool::new(false),
         }
     }
 
     /// Takes new settings.
-    pub fn apply(&self, settings: Settings) {
+    pub fn apply(&self, settings: TraceSettings) {
         self.is_on.store(settings.otlp.is_some(), Ordering::Relaxed);
         self.settings.set(settings);
-        self.stirred.notify_one();
+        self.changed.notify_one();
     }
 
     /// Whether spans are sent anywhere.
@@ -194,7 +194,7 @@ impl Spans {
             drop(queue);
             // The sender is woken for the first one, and once there is enough to send.
             if count == 1 || count == BATCH_MAX || count + in_hand == max {
-                self.stirred.notify_one();
+                self.changed.notify_one();
             }
         }
         has_room
@@ -203,7 +203,7 @@ impl Spans {
     /// Waits until all that were added are sent, or lost.
     pub async fn flush(&self) {
         self.ends.store(true, Ordering::Relaxed);
-        self.stirred.notify_one();
+        self.changed.notify_one();
         while self.left() > 0 {
             self.emptied.notified().await;
         }
@@ -216,7 +216,7 @@ impl Spans {
 
 /// The part of the queue that the sender needs.
 #[cfg(any(test, feature = "otlp"))]
-impl Spans {
+impl SpanQueue {
     /// The process ends, so nothing is gained by waiting for more.
     pub(super) fn ends(&self) -> bool {
         self.ends.load(Ordering::Relaxed)
@@ -234,7 +234,7 @@ impl Spans {
         queued >= BATCH_MAX || queued + self.in_hand.load(Ordering::Relaxed) >= max
     }
 
-    pub(super) fn settings(&self) -> std::sync::Arc<Settings> {
+    pub(super) fn settings(&self) -> std::sync::Arc<TraceSettings> {
         self.settings.get()
     }
 
@@ -274,8 +274,8 @@ mod tests {
         }
     }
 
-    fn settings(queue: u32) -> Settings {
-        Settings {
+    fn settings(queue: u32) -> TraceSettings {
+        TraceSettings {
             otlp: None,
             service: "s".to_owned(),
             queue,
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn those_in_hand_count_against_the_bound() {
-        let spans = Spans::new(settings(3));
+        let spans = SpanQueue::new(settings(3));
         assert!(spans.add(span()) && spans.add(span()));
         assert_eq!(spans.take().len(), 2);
         assert!(spans.add(span()));
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn enough_is_what_a_request_takes_or_all_that_has_room() {
-        let spans = Spans::new(settings(BATCH_MAX as u32 + 2));
+        let spans = SpanQueue::new(settings(BATCH_MAX as u32 + 2));
         assert!(spans.is_empty() && !spans.are_enough());
         assert!((1..BATCH_MAX).all(|_| spans.add(span()) && !spans.are_enough()));
         assert!(spans.add(span()) && spans.are_enough());
@@ -312,11 +312,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_flush_ends_when_the_last_one_is_put_down() {
-        let spans = Spans::new(settings(3));
+        let spans = SpanQueue::new(settings(3));
         spans.flush().await;
         assert!(spans.add(span()));
         let put_down = async {
-            spans.stirred.notified().await;
+            spans.changed.notified().await;
             let taken = spans.take().len();
             tokio::time::sleep(SECOND).await;
             spans.put_down(taken);

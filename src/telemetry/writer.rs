@@ -17,7 +17,7 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::journal::Priority;
-use super::losses::{LineKind, LossCause, Losses, Report};
+use super::losses::{LineKind, LossCause, LossReport, Losses};
 
 /// Bytes that may wait to be written; about 15,000 access lines.
 const BUFFER_MAX: usize = 4 << 20;
@@ -36,7 +36,7 @@ pub const LAST_WRITE: Duration = Duration::from_secs(1);
 /// The result for a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Written {
+pub enum LineOutcome {
     /// The line will be written, unless stderr cannot be written then.
     Yes,
     /// The log of calls is off.
@@ -52,7 +52,7 @@ pub struct LogWriter(Arc<Handle>);
 
 #[derive(Debug)]
 struct Handle {
-    lines: Arc<Lines>,
+    lines: Arc<LineQueue>,
     /// Whether each line begins with its priority, for the journal.
     has_priorities: bool,
 }
@@ -77,7 +77,7 @@ impl LogWriter {
     }
 
     fn start_with(out: impl Write + Send + 'static, has_priorities: bool) -> io::Result<Self> {
-        let lines = Arc::new(Lines::default());
+        let lines = Arc::new(LineQueue::default());
         let for_thread = Arc::clone(&lines);
         thread::Builder::new()
             .name("log".into())
@@ -89,16 +89,16 @@ impl LogWriter {
     }
 
     /// Appends a line of the log of calls.
-    pub(super) fn line(&self, line: &[u8], kind: LineKind) -> Written {
+    pub(super) fn line(&self, line: &[u8], kind: LineKind) -> LineOutcome {
         self.append(line, kind, Priority::INFO)
     }
 
     /// Appends an event, of one line or several.
-    pub fn event(&self, event: &[u8], priority: Priority) -> Written {
+    pub fn event(&self, event: &[u8], priority: Priority) -> LineOutcome {
         self.append(event, LineKind::Event, priority)
     }
 
-    fn append(&self, text: &[u8], kind: LineKind, priority: Priority) -> Written {
+    fn append(&self, text: &[u8], kind: LineKind, priority: Priority) -> LineOutcome {
         let Handle {
             lines,
             has_priorities,
@@ -138,7 +138,8 @@ pub struct EventWriter<'a> {
 impl Write for EventWriter<'_> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         // A lost event is counted there.
-        let (Written::Yes | Written::Off | Written::Lost) = self.writer.event(event, self.priority);
+        let (LineOutcome::Yes | LineOutcome::Off | LineOutcome::Lost) =
+            self.writer.event(event, self.priority);
         Ok(event.len())
     }
 
@@ -173,7 +174,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
 
 /// The state that the thread shares with others.
 #[derive(Debug, Default)]
-struct Lines {
+struct LineQueue {
     waiting: Mutex<Waiting>,
     filled: Condvar,
     progress: Condvar,
@@ -214,12 +215,12 @@ impl Batch {
     }
 }
 
-impl Lines {
+impl LineQueue {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         lock(&self.waiting)
     }
 
-    fn append(&self, text: &[u8], kind: LineKind, priority: Option<Priority>) -> Written {
+    fn append(&self, text: &[u8], kind: LineKind, priority: Option<Priority>) -> LineOutcome {
         let max = match kind {
             LineKind::Replay => REPLAY_MAX,
             LineKind::Access => BUFFER_MAX,
@@ -229,7 +230,7 @@ impl Lines {
         let before = waiting.batch.bytes.len();
         if before + text.len() > max {
             waiting.losses.count(kind, LossCause::SlowReader);
-            return Written::Lost;
+            return LineOutcome::Lost;
         }
         match priority {
             None => waiting.batch.bytes.extend_from_slice(text),
@@ -249,7 +250,7 @@ impl Lines {
         if before == 0 {
             self.filled.notify_one();
         }
-        Written::Yes
+        LineOutcome::Yes
     }
 
     fn flush(&self, within: Duration) -> bool {
@@ -270,7 +271,7 @@ impl Lines {
             is_inside_line: false,
         };
         let mut batch = Batch::default();
-        let mut report = Report::default();
+        let mut report = LossReport::default();
         while let Some(hurry) = self.take(&mut batch, report.due) {
             // Calls continue without their log.
             let written = out.write_batch(&batch);
@@ -393,13 +394,13 @@ mod tests {
         let writer = stalled(false);
         let half = vec![b'x'; BUFFER_MAX / 2];
         let event = |text: &[u8]| writer.event(text, Priority::INFO);
-        assert_eq!(writer.line(&half, LineKind::Access), Written::Yes);
-        assert_eq!(writer.line(b"x", LineKind::Replay), Written::Lost);
-        assert_eq!(writer.line(&half, LineKind::Access), Written::Yes);
-        assert_eq!(writer.line(b"x", LineKind::Access), Written::Lost);
-        assert_eq!(event(&vec![b'x'; EVENTS_MAX]), Written::Yes);
-        assert_eq!(event(b"x"), Written::Lost);
-        assert_eq!(event(b"x"), Written::Lost);
+        assert_eq!(writer.line(&half, LineKind::Access), LineOutcome::Yes);
+        assert_eq!(writer.line(b"x", LineKind::Replay), LineOutcome::Lost);
+        assert_eq!(writer.line(&half, LineKind::Access), LineOutcome::Yes);
+        assert_eq!(writer.line(b"x", LineKind::Access), LineOutcome::Lost);
+        assert_eq!(event(&vec![b'x'; EVENTS_MAX]), LineOutcome::Yes);
+        assert_eq!(event(b"x"), LineOutcome::Lost);
+        assert_eq!(event(b"x"), LineOutcome::Lost);
         let losses = writer.losses();
         let of = |kind| losses.lines(kind, LossCause::SlowReader);
         assert_eq!(LineKind::ALL.map(of), [1, 2, 1]);
@@ -410,7 +411,7 @@ mod tests {
         assert_eq!(lines.take(&mut batch, None), Some(true));
         assert_eq!(batch.bytes.len(), BUFFER_MAX + EVENTS_MAX);
         batch.clear();
-        assert_eq!(writer.line(b"x", LineKind::Access), Written::Yes);
+        assert_eq!(writer.line(b"x", LineKind::Access), LineOutcome::Yes);
         drop(writer);
         assert_eq!(lines.take(&mut batch, None), Some(true));
         assert_eq!(batch.bytes, b"x");
@@ -421,8 +422,9 @@ mod tests {
     #[test]
     fn each_line_for_the_journal_begins_with_its_priority() {
         let writer = stalled(true);
-        let (Written::Yes | Written::Off | Written::Lost) = writer.line(b"{}\n", LineKind::Access);
-        let (Written::Yes | Written::Off | Written::Lost) =
+        let (LineOutcome::Yes | LineOutcome::Off | LineOutcome::Lost) =
+            writer.line(b"{}\n", LineKind::Access);
+        let (LineOutcome::Yes | LineOutcome::Off | LineOutcome::Lost) =
             writer.event(b"two\nlines\n", Priority::WARNING);
         let mut batch = Batch::default();
         let lines = Arc::clone(&writer.0.lines);

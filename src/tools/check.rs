@@ -13,7 +13,7 @@ use tidegate_limits::scheduler::OnExcess;
 use tidegate_quota::Engine;
 use tidegate_runtime::command::{exit_code, note, printed};
 
-use crate::admit::{self, ClassRule, Deadline, Pool, Postpone, WhenFull, WindowStamp};
+use crate::admit::{self, ClassDeadline, ClassPool, ClassRule, Postpone, WhenFull, WindowStamp};
 use crate::app::own_places;
 use crate::call::Protocol;
 use crate::call::pace::{CostRange, pace};
@@ -192,7 +192,7 @@ fn table(config: &Config) -> String {
 }
 
 /// The windows, and the calls that may be outstanding.
-fn windows(gate: &admit::Settings, row: &mut impl FnMut(&str, String)) {
+fn windows(gate: &admit::GateSettings, row: &mut impl FnMut(&str, String)) {
     match &gate.window {
         None => row("per window", "off".to_owned()),
         Some(window) => {
@@ -459,8 +459,10 @@ fn class_in_words(class: &ClassRule) -> String {
     let mut words = vec![format!("weight {}", class.weight)];
     match class.pool {
         None => {}
-        Some(Pool::Inside(max)) => words.push(format!("{max} calls at once, of all")),
-        Some(Pool::Beside(max)) => words.push(format!("{max} calls at once, beside the others")),
+        Some(ClassPool::Inside(max)) => words.push(format!("{max} calls at once, of all")),
+        Some(ClassPool::Beside(max)) => {
+            words.push(format!("{max} calls at once, beside the others"))
+        }
     }
     if let Some(calls) = class.per_window {
         words.push(format!("{calls} calls per window"));
@@ -474,9 +476,9 @@ fn class_in_words(class: &ClassRule) -> String {
         }
     }
     match class.deadline {
-        Deadline::Ordinary => {}
-        Deadline::After(length) => words.push(format!("waits {} at most", seconds(length))),
-        Deadline::Never => words.push("waits until it is served".to_owned()),
+        ClassDeadline::Ordinary => {}
+        ClassDeadline::After(length) => words.push(format!("waits {} at most", seconds(length))),
+        ClassDeadline::Never => words.push("waits until it is served".to_owned()),
     }
     words.join(", ")
 }

@@ -141,7 +141,7 @@ pub fn begin() -> Result<HandledRuntime, String> {
 }
 
 /// The log, and in it the warnings about the config.
-pub fn log(settings: &telemetry::Settings, warnings: &Problems) -> Result<Logs, String> {
+pub fn log(settings: &telemetry::LogSettings, warnings: &Problems) -> Result<Logs, String> {
     let logs = telemetry::log::init(settings).map_err(|error| format!("tidegate: {error}"))?;
     warn_of(warnings);
     Ok(logs)
@@ -178,7 +178,7 @@ fn fatal(logs: &Logs, message: &str) -> ExitCode {
 
 /// The config is invalid: drawn for people, one event for each mistake if the log is JSON.
 pub fn unreadable(format: Format, error: &LoadError, graphical: bool) -> ExitCode {
-    let settings = telemetry::Settings {
+    let settings = telemetry::LogSettings {
         format,
         level: "error".into(),
         access: false,

@@ -12,10 +12,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 use tidegate::admin::{
-    self, BucketState, CallersSource, ClassQueue, Decisions, Frame, FunctionQueue, LimitKind,
-    LimitState, NowState, Opens, PaceState, QueueState, QuotaKeyState, QuotaState, QuotaStoreState,
-    QuotaStoreTrouble, QuotasState, SeriesSpan, SeriesState, ServeError, SharedState, Source,
-    Token,
+    self, AdminSource, BucketState, CallersSource, ClassQueue, Decisions, Frame, FunctionQueue,
+    LimitKind, LimitState, NowState, Opens, PaceState, QueueState, QuotaKeyState, QuotaState,
+    QuotaStoreState, QuotaStoreTrouble, QuotasState, SeriesSpan, SeriesState, ServeError,
+    SharedState, Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -105,7 +105,7 @@ pub(crate) fn quotas(keys_max: usize) -> QuotasState {
     }
 }
 
-impl Source for Fake {
+impl AdminSource for Fake {
     fn limits(&self) -> Vec<LimitState> {
         vec![
             window("total", 30, Opens::InSeconds(0.25)),
@@ -243,13 +243,13 @@ struct Served {
 pub(crate) async fn serve(
     ip: std::net::IpAddr,
     token: Option<&str>,
-    source: Arc<dyn Source>,
+    source: Arc<dyn AdminSource>,
     callers: Arc<dyn CallersSource>,
     stop: &CancellationToken,
 ) -> (SocketAddr, JoinHandle<Result<(), ServeError>>) {
     let listener = TcpListener::bind((ip, 0)).await.expect("a free port");
     let address = listener.local_addr().expect("bound");
-    let settings = admin::Settings {
+    let settings = admin::AdminSettings {
         bind: None,
         token: token.map(|token| Token(token.into())),
         tokens: [].into(),

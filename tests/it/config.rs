@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tidegate::admin::Token;
-use tidegate::admit::{ClassRule, Deadline, Pool, Postpone, WhenFull, WindowStamp};
+use tidegate::admit::{ClassDeadline, ClassPool, ClassRule, Postpone, WhenFull, WindowStamp};
 use tidegate::call::listener::{ClientAuth, ProxyProtocol};
 use tidegate::call::{Bind, Protocol, UserFrom};
 use tidegate::classify::class;
@@ -333,8 +333,8 @@ fn all_options_can_be_taken_as_they_stand() {
     assert!(config.callers.state_file.is_some());
     let class = &config.admit.classes[1];
     assert_eq!((&*class.name, class.weight), ("long", 2));
-    assert_eq!(class.deadline, Deadline::Never);
-    assert_eq!(class.pool, Some(Pool::Inside(4)));
+    assert_eq!(class.deadline, ClassDeadline::Never);
+    assert_eq!(class.pool, Some(ClassPool::Inside(4)));
     assert_eq!(class.per_window, Some(10));
     assert_eq!(
         (class.reserve_outstanding, class.reserve_per_window),

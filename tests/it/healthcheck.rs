@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use tidegate::admin::{
-    self, BucketState, Frame, LimitState, NowState, QueueState, QuotasState, SeriesSpan,
-    SeriesState, Source, Token,
+    self, AdminSource, BucketState, Frame, LimitState, NowState, QueueState, QuotasState,
+    SeriesSpan, SeriesState, Token,
 };
 use tidegate::tools::healthcheck::{Unhealthy, ask};
 use tokio::net::TcpListener;
@@ -23,7 +23,7 @@ struct Sidecar {
     draining: AtomicBool,
 }
 
-impl Source for Sidecar {
+impl AdminSource for Sidecar {
     fn limits(&self) -> Vec<LimitState> {
         Vec::new()
     }
@@ -86,14 +86,14 @@ async fn start() -> (SocketAddr, Arc<Sidecar>, DropGuard) {
     let address = listener.local_addr().expect("it is bound");
     let sidecar = Arc::new(Sidecar::default());
     let stop = CancellationToken::new();
-    let settings = admin::Settings {
+    let settings = admin::AdminSettings {
         bind: None,
         token: Some(Token("s3cret".into())),
         tokens: [].into(),
         socket: None,
         allowed_hosts: [].into(),
     };
-    let source: Arc<dyn Source> = Arc::clone(&sidecar) as _;
+    let source: Arc<dyn AdminSource> = Arc::clone(&sidecar) as _;
     let callers = Arc::new(crate::api::fake::Fake::new());
     tokio::spawn(admin::serve(
         admin::Inlet::Tcp(listener),

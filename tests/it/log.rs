@@ -13,7 +13,7 @@ use tidegate::app::access::AccessLine;
 use tidegate::call::claim::{Charged, ClaimDeadline, Counted};
 use tidegate::call::steps::{GateStep, ReplayFacts, StepKind};
 use tidegate::call::{Claim, Destination, Dialect, Facts, Origin, Reason, Verdict};
-use tidegate::telemetry::access::{AccessLog, Look, Written};
+use tidegate::telemetry::access::{AccessLog, LineFormat, LineOutcome};
 use tidegate::telemetry::calls::Durations;
 use tidegate::telemetry::journal::Priority;
 use tidegate::telemetry::writer::LogWriter;
@@ -26,7 +26,7 @@ use tidegate_limits::{Timestamp, Tokens, Weight};
 
 use crate::support::identity;
 
-const TEXT: Look = Look::Text { colour: false };
+const TEXT: LineFormat = LineFormat::Text { colour: false };
 
 /// Stands in for stderr.
 #[derive(Clone, Default)]
@@ -167,7 +167,7 @@ fn ended_with(change: impl FnOnce(&mut Ended)) -> Ended {
     ended
 }
 
-fn write(log: &AccessLog, ended: &Ended) -> Written {
+fn write(log: &AccessLog, ended: &Ended) -> LineOutcome {
     let line = AccessLine {
         facts: &ended.facts,
         at: UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_456),
@@ -175,31 +175,34 @@ fn write(log: &AccessLog, ended: &Ended) -> Written {
         started_us: 1_699_999_998_888_889,
     };
     if log.keeps_replay() {
-        assert_eq!(log.write_replay(|out| line.write_replay(out)), Written::Yes);
+        assert_eq!(
+            log.write_replay(|out| line.write_replay(out)),
+            LineOutcome::Yes
+        );
     }
     log.write(|out, look| line.write(out, look))
 }
 
 /// The whole output for these lines.
-fn written(look: Look, lines: &[Ended]) -> String {
+fn written(look: LineFormat, lines: &[Ended]) -> String {
     let out = Out::default();
     let log = AccessLog::start(out.clone(), look).expect("a thread");
     for line in lines {
-        assert_eq!(write(&log, line), Written::Yes);
+        assert_eq!(write(&log, line), LineOutcome::Yes);
     }
     drop(log);
     out.text()
 }
 
 /// The golden text of one line.
-fn golden(look: Look, line: &Ended) -> String {
+fn golden(look: LineFormat, line: &Ended) -> String {
     written(look, std::slice::from_ref(line))
 }
 
 #[test]
 fn a_line_in_json_has_these_fields_in_this_order() {
     assert_eq!(
-        golden(Look::Json, &ended()),
+        golden(LineFormat::Json, &ended()),
         concat!(
             r#"{"timestamp":"2023-11-14T22:13:20.123456Z","level":"INFO","target":"access","schema":1,"#,
             r#""id":"0123456789abcdef","listener":"nova","peer":"127.0.0.1:53422","client":"127.0.0.1","user":null,"dialect":"socket","#,
@@ -216,10 +219,10 @@ fn a_line_in_json_has_these_fields_in_this_order() {
 #[test]
 fn a_line_for_a_replay_has_these_fields_in_this_order() {
     let out = Out::default();
-    let log = AccessLog::start(out.clone(), Look::Json).expect("a thread");
+    let log = AccessLog::start(out.clone(), LineFormat::Json).expect("a thread");
     let log = log.with_replay(true);
     log.switch(false);
-    assert_eq!(write(&log, &ended()), Written::Off);
+    assert_eq!(write(&log, &ended()), LineOutcome::Off);
     drop(log);
     assert_eq!(
         out.text(),
@@ -243,7 +246,7 @@ fn a_line_in_json_is_read_back_as_it_was_logged() {
         it.facts.status = Some(200);
         it.took.total = Duration::from_micros(1_000_001);
     });
-    let text = written(Look::Json, &[told]);
+    let text = written(LineFormat::Json, &[told]);
     let read: Value = serde_json::from_str(&text).expect("one object");
     assert_eq!(read["listener"], json!("the \"new\" one"));
     assert_eq!(read["overallRC"], json!(-7));
@@ -264,7 +267,8 @@ fn a_line_in_json_is_read_back_as_it_was_logged() {
         it.facts.limited = false;
         it.facts.rare_mut().quotas = draws.to_vec();
     });
-    let read: Value = serde_json::from_str(&written(Look::Json, &[told])).expect("one object");
+    let read: Value =
+        serde_json::from_str(&written(LineFormat::Json, &[told])).expect("one object");
     assert_eq!(read["limited"], json!(false));
     assert_eq!(
         read["quota"],
@@ -278,7 +282,7 @@ fn a_line_in_json_is_read_back_as_it_was_logged() {
             (Some(tokens), Some(claim)) => claim.cost = tokens,
             (_, claim) => *claim = None,
         });
-        let text = self::written(Look::Json, &[told]);
+        let text = self::written(LineFormat::Json, &[told]);
         let read: Value = serde_json::from_str(&text).expect("one object");
         assert_eq!(read["tokens"], written);
     }
@@ -313,7 +317,7 @@ fn a_line_in_text_is_one_row_of_columns() {
 #[test]
 fn colour_only_paints() {
     let plain = golden(TEXT, &ended());
-    let painted = golden(Look::Text { colour: true }, &ended());
+    let painted = golden(LineFormat::Text { colour: true }, &ended());
     assert_ne!(painted, plain);
     assert_eq!(
         painted.replace("\x1b[36m", "").replace("\x1b[0m", ""),
@@ -334,7 +338,10 @@ fn a_text_that_cannot_be_a_userid_is_not_logged() {
     ] {
         let given = ended_with(|it| it.facts.target = Some(word.into()));
         let none = ended_with(|it| it.facts.target = None);
-        assert_eq!(golden(Look::Json, &given), golden(Look::Json, &none));
+        assert_eq!(
+            golden(LineFormat::Json, &given),
+            golden(LineFormat::Json, &none)
+        );
         assert_eq!(golden(TEXT, &given), golden(TEXT, &none), "{word:?}");
     }
 }
@@ -343,7 +350,7 @@ fn a_text_that_cannot_be_a_userid_is_not_logged() {
 fn every_line_written_before_the_log_is_dropped_arrives_whole_under_its_own_id() {
     let line = |id| ended_with(|it| it.facts.id = id);
     let lines: Vec<_> = (0..1000).map(line).collect();
-    let text = written(Look::Json, &lines);
+    let text = written(LineFormat::Json, &lines);
     let mut ids: Vec<String> = text
         .lines()
         .map(|line| {
@@ -360,11 +367,11 @@ fn every_line_written_before_the_log_is_dropped_arrives_whole_under_its_own_id()
 #[test]
 fn a_log_that_is_off_writes_nothing() {
     let out = Out::default();
-    let log = AccessLog::start(out.clone(), Look::Json).expect("a thread");
+    let log = AccessLog::start(out.clone(), LineFormat::Json).expect("a thread");
     log.switch(false);
-    assert_eq!(write(&log, &ended()), Written::Off);
+    assert_eq!(write(&log, &ended()), LineOutcome::Off);
     log.switch(true);
-    assert_eq!(write(&log, &ended()), Written::Yes);
+    assert_eq!(write(&log, &ended()), LineOutcome::Yes);
     drop(log);
     assert_eq!(out.text().lines().count(), 1);
 }
@@ -389,9 +396,9 @@ fn a_flush_waits_for_a_slow_reader_and_gives_a_stalled_one_up_in_time() {
     let (resume, stalled) = mpsc::channel();
     let writer = LogWriter::start(Stalled(stalled)).expect("a thread");
     assert!(writer.flush(Duration::ZERO), "nothing is waiting");
-    assert_eq!(writer.event(b"one\n", Priority::INFO), Written::Yes);
+    assert_eq!(writer.event(b"one\n", Priority::INFO), LineOutcome::Yes);
     assert!(!writer.flush(Duration::from_millis(20)));
-    assert_eq!(writer.event(b"two\n", Priority::INFO), Written::Yes);
+    assert_eq!(writer.event(b"two\n", Priority::INFO), LineOutcome::Yes);
     let slow = thread::spawn(move || {
         for _ in 0..2 {
             thread::sleep(Duration::from_millis(20));
@@ -406,10 +413,10 @@ fn a_flush_waits_for_a_slow_reader_and_gives_a_stalled_one_up_in_time() {
 #[test]
 fn a_reader_that_stalls_costs_lines_and_holds_up_no_call() {
     let (resume, stalled) = mpsc::channel();
-    let log = AccessLog::start(Stalled(stalled), Look::Json).expect("a thread");
+    let log = AccessLog::start(Stalled(stalled), LineFormat::Json).expect("a thread");
     // More than two buffers can hold: one being written, one that fills.
     let lost = (0..40_000)
-        .filter(|_| write(&log, &ended()) == Written::Lost)
+        .filter(|_| write(&log, &ended()) == LineOutcome::Lost)
         .count();
     assert!(lost > 0, "the buffer has no bound");
     assert!(lost < 40_000, "nothing was kept");

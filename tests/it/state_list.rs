@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// The structs whose fields are the state of the process, and their sources.
 const HOLDERS: [(&str, &str); 5] = [
-    ("Shared", "src/app.rs"),
+    ("AppState", "src/app.rs"),
     ("Pipeline", "src/pipeline.rs"),
     ("GateState", "src/admit/lock.rs"),
     ("Scheduler", "crates/limits/src/scheduler/state.rs"),

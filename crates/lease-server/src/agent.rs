@@ -167,7 +167,7 @@ fn parse_safe(text: &str) -> Result<SafeCapacity, String> {
 /// start.
 pub(crate) fn run(options: Options) -> ExitCode {
     // Its client logs why a server does not answer.
-    let settings = telemetry::Settings {
+    let settings = telemetry::LogSettings {
         format: Format::Auto,
         level: "info".into(),
         access: false,

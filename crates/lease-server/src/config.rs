@@ -82,7 +82,7 @@ pub struct LeaseServerSettings {
     /// Where the rules are.
     pub rules: Rules,
     /// Settings of logs.
-    pub telemetry: telemetry::Settings,
+    pub telemetry: telemetry::LogSettings,
     /// Every option in effect except the rules, as TOML without secrets.
     pub shown: Arc<str>,
     /// The settings of the machine, except the time.
@@ -368,7 +368,7 @@ fn root(section: &Section<'_>) -> Option<LeaseServerSettings> {
         reach: bounds.reach(),
         election,
         rules,
-        telemetry: telemetry::Settings {
+        telemetry: telemetry::LogSettings {
             format: log.format.value,
             level: log.level.value,
             access: false,

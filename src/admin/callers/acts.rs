@@ -9,9 +9,9 @@ use axum::http::{Method, StatusCode};
 use serde::{Serialize, Serializer};
 use tidegate_record::digits::Utc;
 
-use super::asked::{Asked, Read};
-use super::extract::{Body, Id};
-use super::json::{Fields, Value};
+use super::asked::{ApiResult, FromFields};
+use super::extract::{JsonBody, PathIds};
+use super::json::{LocatedValue, ObjectFields};
 use super::query::InPath;
 use super::refused::ApiRefusal;
 use super::{Api, ask, remove};
@@ -270,9 +270,9 @@ struct ActsNow {
 async fn override_limit(
     State(source): Api,
     Extension(author): Extension<Author>,
-    Id(limit): Id<LimitName>,
-    Body(asked): Body<OverrideAsked>,
-) -> super::Answer<OverrideState> {
+    PathIds(limit): PathIds<LimitName>,
+    JsonBody(asked): JsonBody<OverrideAsked>,
+) -> super::JsonResult<OverrideState> {
     ask(State(source), move |it| {
         it.override_limit(&author, &limit, asked)
     })
@@ -282,7 +282,7 @@ async fn override_limit(
 async fn end_override(
     State(source): Api,
     Extension(author): Extension<Author>,
-    Id(limit): Id<LimitName>,
+    PathIds(limit): PathIds<LimitName>,
 ) -> Result<StatusCode, ApiRefusal> {
     remove(State(source), move |it| it.end_override(&author, &limit)).await
 }
@@ -290,23 +290,23 @@ async fn end_override(
 async fn pause(
     State(source): Api,
     Extension(author): Extension<Author>,
-    Body(asked): Body<PauseAsked>,
-) -> super::Answer<BackendState> {
+    JsonBody(asked): JsonBody<PauseAsked>,
+) -> super::JsonResult<BackendState> {
     ask(State(source), move |it| Ok(it.pause(&author, asked))).await
 }
 
 async fn resume(
     State(source): Api,
     Extension(author): Extension<Author>,
-    Body(asked): Body<ResumeAsked>,
-) -> super::Answer<BackendState> {
+    JsonBody(asked): JsonBody<ResumeAsked>,
+) -> super::JsonResult<BackendState> {
     ask(State(source), move |it| Ok(it.resume(&author, asked))).await
 }
 
-impl Asked for PauseAsked {
+impl FromFields for PauseAsked {
     const FIELDS: &[&[&str]] = &[&["hold_seconds", "why", "extend_deadlines"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         Ok(Self {
             hold: fields.need("hold_seconds", |it| seconds(it, HOLD_SECONDS_MIN))?,
             why: fields.optional("why", why)?.unwrap_or_default(),
@@ -317,10 +317,10 @@ impl Asked for PauseAsked {
     }
 }
 
-impl Asked for OverrideAsked {
+impl FromFields for OverrideAsked {
     const FIELDS: &[&[&str]] = &[&["value", "for_seconds", "why"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         Ok(Self {
             value: fields.need("value", value)?,
             time: fields.need("for_seconds", |it| seconds(it, HOLD_SECONDS_MIN))?,
@@ -330,14 +330,14 @@ impl Asked for OverrideAsked {
 }
 
 impl InPath for LimitName {
-    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+    fn read(ids: &mut impl Iterator<Item = String>) -> ApiResult<Self> {
         // Only the limits in force decide which names there are.
         Ok(Self(ids.next().unwrap_or_default()))
     }
 }
 
 /// A limit, as the config allows it: 0 would switch it off there, and close it here.
-fn value(value: Value) -> Result<u32, ApiRefusal> {
+fn value(value: LocatedValue) -> Result<u32, ApiRefusal> {
     value.number(|number| {
         let is_within = number.fract() == 0.0 && (1.0..=f64::from(VALUE_MAX)).contains(&number);
         #[expect(
@@ -354,10 +354,10 @@ fn value(value: Value) -> Result<u32, ApiRefusal> {
     })
 }
 
-impl Asked for ResumeAsked {
+impl FromFields for ResumeAsked {
     const FIELDS: &[&[&str]] = &[&["ramp_seconds", "why"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         Ok(Self {
             ramp: fields.optional("ramp_seconds", |it| seconds(it, 0.0))?,
             why: fields.optional("why", why)?.unwrap_or_default(),
@@ -365,7 +365,7 @@ impl Asked for ResumeAsked {
     }
 }
 
-fn seconds(value: Value, least: f64) -> Result<Duration, ApiRefusal> {
+fn seconds(value: LocatedValue, least: f64) -> Result<Duration, ApiRefusal> {
     value.number(
         |seconds| match (least..=HOLD_SECONDS_MAX).contains(&seconds) {
             true => Ok(Duration::from_secs_f64(seconds)),
@@ -376,7 +376,7 @@ fn seconds(value: Value, least: f64) -> Result<Duration, ApiRefusal> {
     )
 }
 
-fn why(value: Value) -> Result<Arc<str>, ApiRefusal> {
+fn why(value: LocatedValue) -> Result<Arc<str>, ApiRefusal> {
     value.text(
         |text| match text.chars().count() > WHY_MAX || text.chars().any(char::is_control) {
             true => Err(format!(

@@ -14,7 +14,7 @@ use tidegate_limits::bucket::{OutOfRange, TokenCount};
 use tidegate_limits::pace::{BurstRatio, Rate};
 use tidegate_limits::{Burst, Fill, Weight};
 
-use super::json::{Fields, Value};
+use super::json::{LocatedValue, ObjectFields};
 use super::refused::ApiRefusal;
 use super::state::RateLimitKind;
 use crate::call::costs::Costs;
@@ -30,23 +30,23 @@ const CALLERS_MAX: usize = 10_000;
 /// The maximum number of functions with their own cost.
 const FUNCTIONS_MAX: usize = 1_024;
 
-pub(super) type Read<T> = Result<T, ApiRefusal>;
+pub(super) type ApiResult<T> = Result<T, ApiRefusal>;
 
 /// A request that is read from the fields of a body, or from the parameters of a query.
-pub(super) trait Asked: Sized {
+pub(super) trait FromFields: Sized {
     /// The names of all fields, in parts.
     const FIELDS: &[&[&str]];
 
-    fn read(fields: &mut Fields) -> Read<Self>;
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self>;
 }
 
 // Bodies.
 
 /// `POST /v1/callers`
-impl Asked for NewCaller {
+impl FromFields for NewCaller {
     const FIELDS: &[&[&str]] = &[&["label", "match", "groups", "notes", "weight"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         Ok(Self {
             label: fields.need("label", named(Label::new))?,
             patterns: fields.need("match", patterns)?,
@@ -61,10 +61,10 @@ impl Asked for NewCaller {
 }
 
 /// `PATCH /v1/callers/{id}`
-impl Asked for Patch {
+impl FromFields for Patch {
     const FIELDS: &[&[&str]] = &[&["label", "groups", "notes", "weight"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         Ok(Self {
             label: fields.optional("label", named(Label::new))?,
             groups: fields.optional("groups", groups)?,
@@ -87,10 +87,10 @@ pub struct Merge {
 }
 
 /// `POST /v1/callers/merge`
-impl Asked for Merge {
+impl FromFields for Merge {
     const FIELDS: &[&[&str]] = &[&["into", "from", "label"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         let from = fields.need("from", callers)?;
         let into = fields.need("into", caller)?;
         let label = fields.optional("label", named(Label::new))?;
@@ -110,14 +110,14 @@ impl Asked for Merge {
 }
 
 /// `POST /v1/rate-limits`
-impl Asked for NewRateLimit {
+impl FromFields for NewRateLimit {
     const FIELDS: &[&[&str]] = &[
         &["label", "kind", "profile", "burst", "fill", "rate", "ratio"],
         &["derive", "exempt", "callers"],
         HandlingPatch::FIELDS,
     ];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         Ok(Self {
             label: fields.optional("label", named(Label::new))?,
             size: size(fields)?,
@@ -128,14 +128,14 @@ impl Asked for NewRateLimit {
 }
 
 /// `PATCH /v1/rate-limits/{id}`
-impl Asked for RateLimitPatch {
+impl FromFields for RateLimitPatch {
     const FIELDS: &[&[&str]] = &[
         &["label", "kind", "profile", "burst", "fill", "rate", "ratio"],
         &["exempt"],
         HandlingPatch::FIELDS,
     ];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         Ok(Self {
             label: fields.optional("label", named(Label::new))?,
             size: size_patch(fields)?,
@@ -145,10 +145,10 @@ impl Asked for RateLimitPatch {
 }
 
 /// `PUT /v1/costs`
-impl Asked for Costs {
+impl FromFields for Costs {
     const FIELDS: &[&[&str]] = &[&["default", "unit_seconds", "settle", "functions"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         Ok(Self {
             default: fields.need("default", tokens)?,
             unit: fields.need("unit_seconds", unit)?,
@@ -160,7 +160,7 @@ impl Asked for Costs {
 
 /// A possible call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct DryRunRequest {
     /// The user of its client; empty for none.
     pub user: String,
     /// The originator; empty for none.
@@ -175,7 +175,7 @@ pub struct Question {
     pub function: Option<String>,
 }
 
-impl Question {
+impl DryRunRequest {
     /// The client's identity as the table of callers sees it.
     #[must_use]
     pub fn identity(&self) -> Identity<'_> {
@@ -190,10 +190,10 @@ impl Question {
 }
 
 /// `POST /v1/classify`
-impl Asked for Question {
+impl FromFields for DryRunRequest {
     const FIELDS: &[&[&str]] = &[&["ip", "user_agent", "originator", "user", "listener", "call"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         let ip = fields.optional("ip", address)?.flatten();
         let names = ["user", "originator", "user_agent", "listener"];
         let [user, originator, user_agent, listener] = texts(fields, names, seen)?;
@@ -212,10 +212,10 @@ impl Asked for Question {
 
 /// Several texts; an absent one is empty.
 fn texts<const N: usize>(
-    fields: &mut Fields,
+    fields: &mut ObjectFields,
     names: [&str; N],
-    read: impl Fn(Value) -> Read<String>,
-) -> Read<[String; N]> {
+    read: impl Fn(LocatedValue) -> ApiResult<String>,
+) -> ApiResult<[String; N]> {
     let mut found = [const { String::new() }; N];
     for (text, name) in found.iter_mut().zip(names) {
         *text = fields.optional(name, &read)?.unwrap_or_default();
@@ -224,19 +224,21 @@ fn texts<const N: usize>(
 }
 
 /// Reads a text as `new` takes it.
-pub(super) fn named<T>(new: fn(&str) -> Result<T, NameError>) -> impl Fn(Value) -> Read<T> {
+pub(super) fn named<T>(
+    new: fn(&str) -> Result<T, NameError>,
+) -> impl Fn(LocatedValue) -> ApiResult<T> {
     move |value| value.text(new)
 }
 
-fn groups(value: Value) -> Read<Vec<Group>> {
+fn groups(value: LocatedValue) -> ApiResult<Vec<Group>> {
     value.list(GROUPS_PER_CALLER_MAX, named(Group::new))
 }
 
-pub(super) fn word<T: Words>(value: Value) -> Read<T> {
+pub(super) fn word<T: Words>(value: LocatedValue) -> ApiResult<T> {
     value.read(json::choice)
 }
 
-fn weight(value: Value) -> Read<Option<Weight>> {
+fn weight(value: LocatedValue) -> ApiResult<Option<Weight>> {
     value.or_null(|value| {
         value.number(|number| {
             let is_whole = (1.0..=1e6).contains(&number) && number.fract() == 0.0;
@@ -253,14 +255,14 @@ pub(super) fn numbered(text: &str, letter: char) -> Option<u64> {
     (number.to_string() == digits).then_some(number)
 }
 
-fn caller(value: Value) -> Read<CallerId> {
+fn caller(value: LocatedValue) -> ApiResult<CallerId> {
     value.text(|text| {
         let number = numbered(text, 'c').map(CallerId);
         number.ok_or("must be a caller's id such as c7")
     })
 }
 
-fn callers(value: Value) -> Read<Vec<CallerId>> {
+fn callers(value: LocatedValue) -> ApiResult<Vec<CallerId>> {
     let path = value.path().to_owned();
     let callers = value.list(CALLERS_MAX, caller)?;
     let mut sorted = callers.clone();
@@ -272,7 +274,7 @@ fn callers(value: Value) -> Read<Vec<CallerId>> {
 }
 
 /// Reads one pattern, or a list of alternatives.
-fn patterns(value: Value) -> Read<Vec<Pattern>> {
+fn patterns(value: LocatedValue) -> ApiResult<Vec<Pattern>> {
     if value.is_object() {
         return Ok(vec![pattern(value)?]);
     }
@@ -284,10 +286,10 @@ fn patterns(value: Value) -> Read<Vec<Pattern>> {
     Ok(patterns)
 }
 
-fn pattern(value: Value) -> Read<Pattern> {
+fn pattern(value: LocatedValue) -> ApiResult<Pattern> {
     let path = value.path().to_owned();
     let names = ["user", "originator", "ip", "user_agent", "listener"];
-    let any = |it: Value| it.text(|text| Ok::<_, String>(text.to_owned()));
+    let any = |it: LocatedValue| it.text(|text| Ok::<_, String>(text.to_owned()));
     let given: [String; 5] = texts(&mut value.object(&names)?, names, any)?;
     Pattern::parse(&given.each_ref().map(String::as_str).into()).map_err(|mistakes| {
         let first = mistakes.first().expect("what is refused has a mistake");
@@ -295,7 +297,7 @@ fn pattern(value: Value) -> Read<Pattern> {
     })
 }
 
-fn handling(fields: &mut Fields) -> Read<HandlingPatch> {
+fn handling(fields: &mut ObjectFields) -> ApiResult<HandlingPatch> {
     let mut patch = HandlingPatch::default();
     for name in HandlingPatch::FIELDS {
         fields.optional(name, |it| it.read(|given| patch.set(name, given)))?;
@@ -304,7 +306,7 @@ fn handling(fields: &mut Fields) -> Read<HandlingPatch> {
 }
 
 /// Exactly one way to give the figures.
-fn size(fields: &mut Fields) -> Read<Size> {
+fn size(fields: &mut ObjectFields) -> ApiResult<Size> {
     const WAYS: &str = "give one of profile, burst and fill, rate, derive, exempt";
     let is_exempt = fields.optional("exempt", flag)?.unwrap_or(false);
     let kind = fields.optional("kind", word)?;
@@ -348,7 +350,7 @@ fn size(fields: &mut Fields) -> Read<Size> {
     })
 }
 
-fn size_patch(fields: &mut Fields) -> Read<Option<SizePatch>> {
+fn size_patch(fields: &mut ObjectFields) -> ApiResult<Option<SizePatch>> {
     const WAYS: &str = "give one of profile, burst and fill, rate and ratio, exempt";
     let kind = fields.optional("kind", word)?;
     let is_exempt = fields.optional("exempt", flag)?.unwrap_or(false);
@@ -384,7 +386,7 @@ fn size_patch(fields: &mut Fields) -> Read<Option<SizePatch>> {
 }
 
 /// The way in which figures are given, if they are; a second one is refused.
-fn the_only(given: &[(&'static str, bool)], ways: &str) -> Read<Option<&'static str>> {
+fn the_only(given: &[(&'static str, bool)], ways: &str) -> ApiResult<Option<&'static str>> {
     let mut given = given.iter().filter(|(_, given)| *given);
     match (given.next(), given.next()) {
         (_, Some((second, _))) => Err(ApiRefusal::invalid(*second, ways)),
@@ -397,7 +399,7 @@ fn agrees(
     kind: Option<RateLimitKind>,
     is_exempt: bool,
     figures: Option<RateLimitKind>,
-) -> Read<()> {
+) -> ApiResult<()> {
     let cause = match (kind, figures) {
         (Some(_), _) if is_exempt => "what lets everything through is of no kind; leave it out",
         (Some(RateLimitKind::Paced), Some(RateLimitKind::Bucket)) => {
@@ -411,9 +413,9 @@ fn agrees(
     Err(ApiRefusal::invalid("kind", cause))
 }
 
-fn derived(value: Value) -> Read<Derive> {
+fn derived(value: LocatedValue) -> ApiResult<Derive> {
     let mut fields = value.object(&["caller", "window", "headroom"])?;
-    let number = |it: Value| it.number(headroom);
+    let number = |it: LocatedValue| it.number(headroom);
     Ok(Derive {
         caller: fields.need("caller", caller)?,
         span: window(&mut fields)?,
@@ -423,7 +425,7 @@ fn derived(value: Value) -> Read<Derive> {
     })
 }
 
-pub(super) fn window(fields: &mut Fields) -> Read<UsageSpan> {
+pub(super) fn window(fields: &mut ObjectFields) -> ApiResult<UsageSpan> {
     Ok(fields.optional("window", word)?.unwrap_or(UsageSpan::Hour))
 }
 
@@ -431,16 +433,16 @@ pub(super) fn headroom(number: f64) -> Result<Headroom, &'static str> {
     Headroom::new(number).ok_or("must be a number from 1 to 100")
 }
 
-fn flag(value: Value) -> Read<bool> {
+fn flag(value: LocatedValue) -> ApiResult<bool> {
     value.read(json::flag)
 }
 
-fn tokens(value: Value) -> Read<TokenCount> {
+fn tokens(value: LocatedValue) -> ApiResult<TokenCount> {
     in_range(CostModel::rounded)(value)
 }
 
 /// Reads a number in the range of `new`.
-fn in_range<T>(new: fn(f64) -> Result<T, OutOfRange>) -> impl Fn(Value) -> Read<T> {
+fn in_range<T>(new: fn(f64) -> Result<T, OutOfRange>) -> impl Fn(LocatedValue) -> ApiResult<T> {
     move |value| {
         value.number(|number| {
             new(number).map_err(|it| {
@@ -453,7 +455,7 @@ fn in_range<T>(new: fn(f64) -> Result<T, OutOfRange>) -> impl Fn(Value) -> Read<
     }
 }
 
-fn unit(value: Value) -> Read<CostUnit> {
+fn unit(value: LocatedValue) -> ApiResult<CostUnit> {
     value.number(|seconds| {
         let is_within = (1e-6..=3600.0).contains(&seconds);
         let time = is_within.then(|| Duration::from_secs_f64(seconds));
@@ -463,7 +465,7 @@ fn unit(value: Value) -> Read<CostUnit> {
     })
 }
 
-fn function_costs(value: Value) -> Read<BTreeMap<Arc<str>, TokenCount>> {
+fn function_costs(value: LocatedValue) -> ApiResult<BTreeMap<Arc<str>, TokenCount>> {
     let path = value.path().to_owned();
     let functions = value.entries()?;
     let given = functions.len();
@@ -471,7 +473,7 @@ fn function_costs(value: Value) -> Read<BTreeMap<Arc<str>, TokenCount>> {
         let cause = format!("has {given} values, at most {FUNCTIONS_MAX} are taken");
         return Err(ApiRefusal::invalid(path, cause));
     }
-    let cost = |(name, value): (String, Value)| {
+    let cost = |(name, value): (String, LocatedValue)| {
         function(&name).map_err(|cause| ApiRefusal::invalid(value.path(), cause))?;
         Ok((name.into(), tokens(value)?))
     };
@@ -489,7 +491,7 @@ fn function(text: &str) -> Result<String, String> {
 }
 
 /// The name of a profile.
-fn name(value: Value) -> Read<Arc<str>> {
+fn name(value: LocatedValue) -> ApiResult<Arc<str>> {
     value.text(|text| {
         if text.is_empty()
             || text.len() > FUNCTION_NAME_BYTES_MAX
@@ -504,7 +506,7 @@ fn name(value: Value) -> Read<Arc<str>> {
 }
 
 /// A value as on the wire; an empty one is absent.
-fn seen(value: Value) -> Read<String> {
+fn seen(value: LocatedValue) -> ApiResult<String> {
     value.text(|text| {
         if text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
             return Err(format!(
@@ -515,7 +517,7 @@ fn seen(value: Value) -> Read<String> {
     })
 }
 
-fn address(value: Value) -> Read<Option<IpAddr>> {
+fn address(value: LocatedValue) -> ApiResult<Option<IpAddr>> {
     value.text(|text| match text {
         "" => Ok(None),
         _ => text

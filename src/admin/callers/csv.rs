@@ -13,27 +13,27 @@ use serde_json::Value;
 use super::state::{QueueRow, RateLimitState, RequestRow};
 
 /// A row, as a JSON object.
-pub(super) trait Row: Serialize {
+pub(super) trait CsvRow: Serialize {
     /// The fields of the object, or of the `pace` in it.
     const COLUMNS: &str;
 }
 
-impl Row for RateLimitState {
+impl CsvRow for RateLimitState {
     const COLUMNS: &str = "id,label,kind,exempt,burst,fill,rate,ratio,achieved,wait_seconds,\
                            burst_seconds,tokens,mode,on_excess,order,callers,queued,\
                            queued_tokens,charged,would_have_delayed,rejected";
 }
 
-impl Row for QueueRow {
+impl CsvRow for QueueRow {
     const COLUMNS: &str = "class,call,waits_for,waiting";
 }
 
-impl Row for RequestRow {
+impl CsvRow for RequestRow {
     const COLUMNS: &str = "state,call,class,listener,caller,rate_limit,arrived,age_ms";
 }
 
 /// A table with a line of its columns' names.
-pub(super) fn table<R: Row>(rows: &[R]) -> String {
+pub(super) fn table<R: CsvRow>(rows: &[R]) -> String {
     let mut out = format!("{}\r\n", R::COLUMNS);
     for row in rows {
         let row = serde_json::to_value(row).expect("a row is JSON");
@@ -76,7 +76,7 @@ fn write_text(out: &mut String, value: &str) {
 }
 
 /// A table as an answer.
-pub(super) fn answer<R: Row>(rows: &[R]) -> Response {
+pub(super) fn answer<R: CsvRow>(rows: &[R]) -> Response {
     let kind = "text/csv; charset=utf-8; header=present";
     ([(header::CONTENT_TYPE, kind)], table(rows)).into_response()
 }

@@ -49,7 +49,7 @@ pub struct Explained {
     /// From the last byte sent until the backend was done, or so far; `None` if it was not sent.
     pub backend_ms: Option<f64>,
     /// The causes of its wait until it was admitted, the longest first. The sum is `queued_ms`.
-    pub held: Vec<Held>,
+    pub held: Vec<CallDelay>,
 }
 
 /// Where a call stands.
@@ -86,7 +86,7 @@ pub enum HeldBy {
 
 /// Something that held a call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Held {
+pub struct CallDelay {
     /// The cause.
     pub cause: HeldBy,
     /// The limit's name, if it was one.

@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 
-use super::asked::Asked;
-use super::json::{self, Fields};
+use super::asked::FromFields;
+use super::json::{self, ObjectFields};
 use super::query::InPath;
 use super::refused::ApiRefusal;
 use crate::admin::api;
@@ -27,9 +27,9 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(3);
 ///
 /// No browser sends that across origins without a preflight request, and this address never
 /// allows one.
-pub(super) struct Body<T>(pub(super) T);
+pub(super) struct JsonBody<T>(pub(super) T);
 
-impl<S: Sync, T: Asked> FromRequest<S> for Body<T> {
+impl<S: Sync, T: FromFields> FromRequest<S> for JsonBody<T> {
     type Rejection = Response;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Response> {
@@ -53,28 +53,28 @@ impl<S: Sync, T: Asked> FromRequest<S> for Body<T> {
     }
 }
 
-fn asked<T: Asked>(bytes: &[u8]) -> Result<T, ApiRefusal> {
+fn asked<T: FromFields>(bytes: &[u8]) -> Result<T, ApiRefusal> {
     T::read(&mut json::read(bytes)?.object(&T::FIELDS.concat())?)
 }
 
 /// A request that is read from the parameters of a query.
 pub(in crate::admin) struct Parameters<T>(pub(in crate::admin) T);
 
-impl<S: Send + Sync, T: Asked> FromRequestParts<S> for Parameters<T> {
+impl<S: Send + Sync, T: FromFields> FromRequestParts<S> for Parameters<T> {
     type Rejection = ApiRefusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiRefusal> {
         let given = Query::from_request_parts(parts, state).await;
         let Query(given) =
             given.map_err(|_| ApiRefusal::invalid("query", "must be name=value, joined by &"))?;
-        T::read(&mut Fields::of_query(given, &T::FIELDS.concat())?).map(Self)
+        T::read(&mut ObjectFields::of_query(given, &T::FIELDS.concat())?).map(Self)
     }
 }
 
 /// The ids in the path. One that cannot be read is unknown.
-pub(super) struct Id<T>(pub(super) T);
+pub(super) struct PathIds<T>(pub(super) T);
 
-impl<S: Send + Sync, T: InPath> FromRequestParts<S> for Id<T> {
+impl<S: Send + Sync, T: InPath> FromRequestParts<S> for PathIds<T> {
     type Rejection = ApiRefusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiRefusal> {

@@ -22,18 +22,18 @@ const WHOLE: &str = "body";
 
 /// A value and its path.
 #[derive(Debug)]
-pub(super) struct Value {
+pub(super) struct LocatedValue {
     path: String,
     tree: Json,
 }
 
 /// Reads a whole request.
-pub(super) fn read(bytes: &[u8]) -> Result<Value, ApiRefusal> {
-    let mut place = Place::default();
+pub(super) fn read(bytes: &[u8]) -> Result<LocatedValue, ApiRefusal> {
+    let mut place = JsonPath::default();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let read = place.deserialize(&mut reader);
     match read.and_then(|tree| reader.end().map(|()| tree)) {
-        Ok(tree) => Ok(Value {
+        Ok(tree) => Ok(LocatedValue {
             path: WHOLE.to_owned(),
             tree,
         }),
@@ -52,7 +52,7 @@ pub(super) fn cut(text: &str) -> &str {
 
 /// The reader's path.
 #[derive(Debug, Default)]
-struct Place {
+struct JsonPath {
     steps: Vec<Step>,
     values: usize,
 }
@@ -63,7 +63,7 @@ enum Step {
     Index(usize),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for JsonPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.steps.is_empty() {
             return f.write_str(WHOLE);
@@ -80,7 +80,7 @@ impl fmt::Display for Place {
 }
 
 /// Reads one value. A failure leaves the path at its place, for the report.
-impl<'de> DeserializeSeed<'de> for &mut Place {
+impl<'de> DeserializeSeed<'de> for &mut JsonPath {
     type Value = Json;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json, D::Error> {
@@ -88,7 +88,7 @@ impl<'de> DeserializeSeed<'de> for &mut Place {
     }
 }
 
-impl<'de> Visitor<'de> for &mut Place {
+impl<'de> Visitor<'de> for &mut JsonPath {
     type Value = Json;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -149,7 +149,7 @@ impl<'de> Visitor<'de> for &mut Place {
     }
 }
 
-impl Place {
+impl JsonPath {
     fn count<E: Error>(&mut self) -> Result<(), E> {
         self.values += 1;
         if self.values > VALUES_MAX {
@@ -159,7 +159,7 @@ impl Place {
     }
 }
 
-impl Value {
+impl LocatedValue {
     fn invalid(&self, reason: impl Into<String>) -> ApiRefusal {
         ApiRefusal::invalid(&*self.path, reason)
     }
@@ -230,14 +230,14 @@ impl Value {
     }
 
     /// The fields of an object; only these are allowed.
-    pub(super) fn object(self, known: &[&str]) -> Result<Fields, ApiRefusal> {
+    pub(super) fn object(self, known: &[&str]) -> Result<ObjectFields, ApiRefusal> {
         let path = match &*self.path {
             WHOLE => String::new(),
             path => format!("{path}."),
         };
         let fields = self.entries()?;
         match fields.iter().find(|(key, _)| !known.contains(&&**key)) {
-            None => Ok(Fields { path, fields }),
+            None => Ok(ObjectFields { path, fields }),
             Some((_, value)) => Err(value.invalid(unknown(known))),
         }
     }
@@ -264,13 +264,13 @@ fn unknown(known: &[&str]) -> String {
 
 /// The fields of an object that were not taken yet.
 #[derive(Debug)]
-pub(super) struct Fields {
+pub(super) struct ObjectFields {
     /// The prefix of their names in their paths.
     path: String,
-    fields: Vec<(String, Value)>,
+    fields: Vec<(String, LocatedValue)>,
 }
 
-impl Fields {
+impl ObjectFields {
     /// The parameters of a query, each at most once and none but these.
     pub(super) fn of_query(
         given: Vec<(String, String)>,
@@ -289,12 +289,12 @@ impl Fields {
                 return Err(ApiRefusal::invalid(name, "is there twice"));
             }
             let (path, tree) = (name.clone(), text.into());
-            found.fields.push((name, Value { path, tree }));
+            found.fields.push((name, LocatedValue { path, tree }));
         }
         Ok(found)
     }
 
-    fn take(&mut self, name: &str) -> Option<Value> {
+    fn take(&mut self, name: &str) -> Option<LocatedValue> {
         let index = self.fields.iter().position(|(key, _)| key == name)?;
         Some(self.fields.swap_remove(index).1)
     }
@@ -308,7 +308,7 @@ impl Fields {
     pub(super) fn optional<T>(
         &mut self,
         name: &str,
-        read: impl FnOnce(Value) -> Result<T, ApiRefusal>,
+        read: impl FnOnce(LocatedValue) -> Result<T, ApiRefusal>,
     ) -> Result<Option<T>, ApiRefusal> {
         self.take(name).map(read).transpose()
     }
@@ -317,7 +317,7 @@ impl Fields {
     pub(super) fn need<T>(
         &mut self,
         name: &str,
-        read: impl FnOnce(Value) -> Result<T, ApiRefusal>,
+        read: impl FnOnce(LocatedValue) -> Result<T, ApiRefusal>,
     ) -> Result<T, ApiRefusal> {
         match self.take(name) {
             Some(value) => read(value),
@@ -379,15 +379,15 @@ mod tests {
     fn values_are_taken_by_name_and_kind() {
         let value = read(br#"{"a": 1.5, "b": ["x"], "c": {"d": true}}"#).expect("JSON");
         let mut fields = value.object(&["a", "b", "c"]).expect("an object");
-        let number = |it: Value| it.number(Ok::<_, String>);
+        let number = |it: LocatedValue| it.number(Ok::<_, String>);
         assert_eq!(fields.optional("a", number).expect("a number"), Some(1.5));
-        let text = |it: Value| {
+        let text = |it: LocatedValue| {
             assert_eq!(it.path(), "b[0]");
             it.text(|text| Ok::<_, String>(text.to_owned()))
         };
         let b = fields.need("b", |it| it.list(1, text));
         assert_eq!(b.expect("a list"), ["x"]);
-        let flag = |it: Value| {
+        let flag = |it: LocatedValue| {
             assert_eq!(it.path(), "c.d");
             it.read(json::flag)
         };

@@ -2,8 +2,8 @@
 
 use tidegate_callers::{CallerId, Group, Headroom, RateLimitId, UsageSpan};
 
-use super::asked::{Asked, Read, headroom, named, numbered, window, word};
-use super::json::{Fields, Value, cut};
+use super::asked::{ApiResult, FromFields, headroom, named, numbered, window, word};
+use super::json::{LocatedValue, ObjectFields, cut};
 use super::refused::{ApiRefusal, What};
 use super::state::CallId;
 use crate::admin::now::{FRAMES_MAX, SeriesSpan};
@@ -56,10 +56,10 @@ impl Words for bool {
 }
 
 /// `GET /v1/callers?…`
-impl Asked for Listing {
+impl FromFields for Listing {
     const FIELDS: &[&[&str]] = &[&["sort", "auto", "group", "offset", "limit"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         Ok(Self {
             sort: fields.optional("sort", word)?.unwrap_or(Sort::Id),
             auto: fields.optional("auto", word)?,
@@ -74,10 +74,10 @@ impl Asked for Listing {
 pub(in crate::admin) struct QuotaKeys(pub(in crate::admin) usize);
 
 /// `GET /v1/quotas?…`
-impl Asked for QuotaKeys {
+impl FromFields for QuotaKeys {
     const FIELDS: &[&[&str]] = &[&["limit"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         whole(fields, "limit", QUOTA_KEYS, QUOTA_KEYS).map(Self)
     }
 }
@@ -91,10 +91,10 @@ impl Words for SeriesSpan {
 }
 
 /// `GET /v1/series?…`
-impl Asked for SeriesSpan {
+impl FromFields for SeriesSpan {
     const FIELDS: &[&[&str]] = &[&["span"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         Ok(fields.optional("span", word)?.unwrap_or(Self::TenMinutes))
     }
 }
@@ -103,10 +103,10 @@ impl Asked for SeriesSpan {
 pub(in crate::admin) struct Frames(pub(in crate::admin) usize);
 
 /// `GET /v1/stream?…`
-impl Asked for Frames {
+impl FromFields for Frames {
     const FIELDS: &[&[&str]] = &[&["frames"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         whole(fields, "frames", FRAMES_MAX, FRAMES_MAX).map(|frames| Self(frames.max(1)))
     }
 }
@@ -118,10 +118,10 @@ pub(super) struct UsageOf {
 }
 
 /// `GET /v1/usage?…`
-impl Asked for UsageOf {
+impl FromFields for UsageOf {
     const FIELDS: &[&[&str]] = &[&["window", "group"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
         Ok(Self {
             group: fields.optional("group", named(Group::new))?,
             span: window(fields)?,
@@ -136,11 +136,11 @@ pub(super) struct Suggest {
 }
 
 /// `GET /v1/callers/{id}/suggest?…`
-impl Asked for Suggest {
+impl FromFields for Suggest {
     const FIELDS: &[&[&str]] = &[&["window", "headroom"]];
 
-    fn read(fields: &mut Fields) -> Read<Self> {
-        let number = |it: Value| it.text(|text| headroom(text.parse().unwrap_or(f64::NAN)));
+    fn read(fields: &mut ObjectFields) -> ApiResult<Self> {
+        let number = |it: LocatedValue| it.text(|text| headroom(text.parse().unwrap_or(f64::NAN)));
         let headroom = fields.optional("headroom", number)?;
         Ok(Self {
             headroom: headroom.unwrap_or(Headroom::DEFAULT),
@@ -150,7 +150,7 @@ impl Asked for Suggest {
 }
 
 /// A whole number up to `max`; `unless` if absent.
-fn whole(fields: &mut Fields, name: &str, unless: usize, max: usize) -> Read<usize> {
+fn whole(fields: &mut ObjectFields, name: &str, unless: usize, max: usize) -> ApiResult<usize> {
     let number = |text: &str| {
         let number = text.parse().ok().filter(|number| *number <= max);
         number.ok_or_else(|| format!("must be a whole number from 0 to {max}"))
@@ -164,7 +164,7 @@ fn whole(fields: &mut Fields, name: &str, unless: usize, max: usize) -> Read<usi
 
 /// Ids in a path, and what they name.
 pub(super) trait InPath: Sized {
-    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self>;
+    fn read(ids: &mut impl Iterator<Item = String>) -> ApiResult<Self>;
 }
 
 /// Reads the next id.
@@ -172,32 +172,32 @@ fn id<T>(
     ids: &mut impl Iterator<Item = String>,
     what: What,
     read: impl Fn(&str) -> Option<T>,
-) -> Read<T> {
+) -> ApiResult<T> {
     let text = ids.next().unwrap_or_default();
     read(&text).ok_or_else(|| ApiRefusal::unknown(what, cut(&text)))
 }
 
 impl InPath for CallerId {
-    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+    fn read(ids: &mut impl Iterator<Item = String>) -> ApiResult<Self> {
         id(ids, What::Caller, |text| numbered(text, 'c').map(Self))
     }
 }
 
 impl InPath for RateLimitId {
-    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+    fn read(ids: &mut impl Iterator<Item = String>) -> ApiResult<Self> {
         let limit = |text: &str| numbered(text, 'r')?.try_into().ok().map(Self);
         id(ids, What::RateLimit, limit)
     }
 }
 
 impl InPath for (RateLimitId, CallerId) {
-    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+    fn read(ids: &mut impl Iterator<Item = String>) -> ApiResult<Self> {
         Ok((RateLimitId::read(ids)?, CallerId::read(ids)?))
     }
 }
 
 impl InPath for CallId {
-    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+    fn read(ids: &mut impl Iterator<Item = String>) -> ApiResult<Self> {
         id(ids, What::Call, |text| {
             let is_id = text.len() == 16 && text.bytes().all(|c| c.is_ascii_hexdigit());
             let number = u64::from_str_radix(text, 16).ok();

@@ -66,7 +66,7 @@ words!(UsageSpan { "5m" => FiveMinutes, "1h" => Hour, "24h" => Day });
 /// The origin of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
+pub enum ObjectOrigin {
     /// From the config file, and can be changed only there.
     Config,
     /// Through this API.
@@ -98,7 +98,7 @@ pub struct CallerState {
     /// The caller's turns for one turn of an ordinary caller; `None` takes the weight of less specific callers.
     pub weight: Option<u32>,
     /// The origin of the caller.
-    pub origin: Origin,
+    pub origin: ObjectOrigin,
     /// Whether it was registered automatically, and may be evicted.
     pub auto: bool,
     /// The caller's own rate limit.
@@ -107,9 +107,9 @@ pub struct CallerState {
     /// When it was last called.
     pub last_access: Option<Moment>,
     /// Calls, by span.
-    pub calls: Spans<u64>,
+    pub calls: SpanFigures<u64>,
     /// Their cost in tokens, by span.
-    pub tokens: Spans<f64>,
+    pub tokens: SpanFigures<f64>,
 }
 
 impl CallerState {
@@ -124,23 +124,23 @@ impl CallerState {
             notes: row.notes,
             weight: row.weight.map(Weight::get),
             origin: match row.kind {
-                RowKind::Static => Origin::Config,
-                RowKind::Made => Origin::Api,
-                RowKind::Auto => Origin::Auto,
-                RowKind::Unknown => Origin::Unknown,
+                RowKind::Static => ObjectOrigin::Config,
+                RowKind::Made => ObjectOrigin::Api,
+                RowKind::Auto => ObjectOrigin::Auto,
+                RowKind::Unknown => ObjectOrigin::Unknown,
             },
             auto: row.kind == RowKind::Auto,
             rate_limit: row.charge.limit(),
             last_access: last_access.map(Moment),
-            calls: Spans::of(usage, |it| it.calls),
-            tokens: Spans::of(usage, |it| it.tokens.tokens()),
+            calls: SpanFigures::of(usage, |it| it.calls),
+            tokens: SpanFigures::of(usage, |it| it.tokens.tokens()),
         }
     }
 }
 
 /// A figure over each span, and since counting began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize)]
-pub struct Spans<T> {
+pub struct SpanFigures<T> {
     /// Over the latest five minutes.
     #[serde(rename = "5m")]
     pub five_minutes: T,
@@ -154,7 +154,7 @@ pub struct Spans<T> {
     pub total: T,
 }
 
-impl<T: Copy> Spans<T> {
+impl<T: Copy> SpanFigures<T> {
     /// The figure over a span; without one, in all.
     pub(super) fn over(&self, span: Option<UsageSpan>) -> T {
         match span {
@@ -185,13 +185,13 @@ pub struct CallerUsage {
     /// When it was last called.
     pub last_access: Option<Moment>,
     /// The cost of its calls, in tokens.
-    pub tokens: Spans<f64>,
+    pub tokens: SpanFigures<f64>,
     /// The number of its calls.
-    pub calls: Spans<u64>,
+    pub calls: SpanFigures<u64>,
     /// Calls that had to wait.
     pub delayed: Delayed,
     /// Calls that were refused.
-    pub rejected: Spans<u64>,
+    pub rejected: SpanFigures<u64>,
     /// The most common calls.
     pub top: Top,
 }
@@ -201,7 +201,7 @@ pub struct CallerUsage {
 pub struct Delayed {
     /// How many.
     #[serde(flatten)]
-    pub calls: Spans<u64>,
+    pub calls: SpanFigures<u64>,
     /// Half of the calls of the last half hour to hour waited no longer; `None` if none waited.
     pub wait_ms_p50: Option<f64>,
     /// Ninety-nine of a hundred waited no longer.
@@ -254,14 +254,14 @@ impl CallerUsage {
         Self {
             id,
             last_access: last_access.map(Moment),
-            tokens: Spans::of(usage, |it| it.tokens.tokens()),
-            calls: Spans::of(usage, |it| it.calls),
+            tokens: SpanFigures::of(usage, |it| it.tokens.tokens()),
+            calls: SpanFigures::of(usage, |it| it.calls),
             delayed: Delayed {
-                calls: Spans::of(usage, |it| it.delayed),
+                calls: SpanFigures::of(usage, |it| it.delayed),
                 wait_ms_p50: usage.waits.map(|it| milliseconds(it.p50)),
                 wait_ms_p99: usage.waits.map(|it| milliseconds(it.p99)),
             },
-            rejected: Spans::of(usage, |it| it.refused),
+            rejected: SpanFigures::of(usage, |it| it.refused),
             top: Top {
                 five_minutes: common(UsageSpan::FiveMinutes),
                 hour: common(UsageSpan::Hour),
@@ -338,7 +338,7 @@ pub struct RateLimitState {
     /// The name in the config, in metrics and in refusals.
     pub label: String,
     /// The origin of the rate limit.
-    pub origin: Origin,
+    pub origin: ObjectOrigin,
     /// The profile of the rate limit, unless its figures were changed since.
     pub profile: Option<String>,
     /// The figures of the rate limit.
@@ -479,7 +479,7 @@ impl Suggested {
 
 /// A named pair of figures, from the config.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Profile {
+pub struct ProfileState {
     /// The name of the profile.
     pub name: String,
     /// Whether it admits everything; then it has no figures.
@@ -519,7 +519,7 @@ impl From<Costs> for CostsState {
 
 /// The result of a call that arrived now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Classified {
+pub struct DryRunState {
     /// The callers that it belongs to, the most specific first.
     pub matches: Vec<MatchState>,
     /// The rate limit that would be charged.

@@ -6,13 +6,15 @@ use std::time::Duration;
 use tidegate_limits::Timestamp;
 use tidegate_limits::scheduler::DelayCause;
 
-use super::super::Shared;
-use super::super::lately::{ENDED_MAX, FoundCall, Report, durations};
-use crate::admin::{ApiRefusal, CallId, CallState, Explained, Held, HeldBy, Moment, milliseconds};
+use super::super::AppState;
+use super::super::lately::{CallReport, ENDED_MAX, FoundCall, durations};
+use crate::admin::{
+    ApiRefusal, CallDelay, CallId, CallState, Explained, HeldBy, Moment, milliseconds,
+};
 use crate::admit::QueuedCallNow;
 use crate::call::Facts;
 
-impl Shared {
+impl AppState {
     /// Explains a call that is under way, or ended recently.
     pub(super) fn explained(&self, id: CallId) -> Result<Explained, ApiRefusal> {
         // First, so that its facts are not older.
@@ -47,7 +49,7 @@ impl Shared {
 /// A call, and where it stands.
 struct KnownCall {
     state: CallState,
-    report: Report,
+    report: CallReport,
     /// The call in the queue, if it waits there.
     waiting: Option<QueuedCallNow>,
 }
@@ -72,7 +74,7 @@ impl KnownCall {
         if matches!(state, CallState::Waiting | CallState::Sharing) {
             took.waited = None;
         }
-        let mut report = Report::of(facts, took);
+        let mut report = CallReport::of(facts, took);
         report.shared |= state == CallState::Sharing;
         if let Some(waiting) = &waiting {
             report.delays.extend(waiting.delays.clone());
@@ -122,7 +124,7 @@ impl KnownCall {
 
     /// Where it stands, and since when.
     fn sentence(&self, now: Timestamp) -> String {
-        let Report {
+        let CallReport {
             took,
             delays,
             verdict,
@@ -195,7 +197,7 @@ fn seconds(time: Duration) -> String {
 }
 
 /// The causes of a call's wait, the longest first. Wait time without a limit counts as elsewhere.
-fn held(report: &Report) -> Vec<Held> {
+fn held(report: &CallReport) -> Vec<CallDelay> {
     let elsewhere = report.took.queued().saturating_sub(report.delays.total());
     let elsewhere = (!elsewhere.is_zero()).then(|| {
         let cause = if report.shared {
@@ -212,7 +214,7 @@ fn held(report: &Report) -> Vec<Held> {
     });
     let mut parts: Vec<_> = delays.chain(elsewhere).collect();
     parts.sort_by_key(|&(.., time)| Reverse(time));
-    let parts = parts.into_iter().map(|(cause, limit, time)| Held {
+    let parts = parts.into_iter().map(|(cause, limit, time)| CallDelay {
         cause,
         limit,
         ms: milliseconds(time),
@@ -237,8 +239,8 @@ mod tests {
         Timestamp::ZERO + Duration::from_millis(millis)
     }
 
-    fn report(waited: Option<u64>, backend: Option<u64>) -> Report {
-        Report {
+    fn report(waited: Option<u64>, backend: Option<u64>) -> CallReport {
+        CallReport {
             id: 7,
             arrived: Timestamp::ZERO,
             listener: "test".into(),
@@ -260,7 +262,7 @@ mod tests {
         }
     }
 
-    fn say(state: CallState, report: Report) -> String {
+    fn say(state: CallState, report: CallReport) -> String {
         let known = KnownCall {
             state,
             report,

@@ -50,7 +50,7 @@ struct StoredRow {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "CallerRow")]
 struct StoredCaller {
-    #[serde(with = "Id")]
+    #[serde(with = "StoredCallerId")]
     id: CallerId,
     #[serde(with = "StoredKind")]
     kind: RowKind,
@@ -73,7 +73,7 @@ struct StoredCaller {
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "CallerId")]
-struct Id(u64);
+struct StoredCallerId(u64);
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "RowKind", rename_all = "snake_case")]
@@ -111,7 +111,7 @@ struct StoredTally {
 /// Each field in its written form.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Fields {
+struct StoredIdentity {
     user: String,
     originator: String,
     ip: String,
@@ -127,7 +127,7 @@ struct Limit {
     from_config: bool,
     profile: Option<String>,
     /// Without both a bucket and a pace, it admits everything.
-    bucket: Option<Bucket>,
+    bucket: Option<StoredBucket>,
     /// Older files, without paces, have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pace: Option<Pace>,
@@ -137,7 +137,7 @@ struct Limit {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Bucket {
+struct StoredBucket {
     burst: f64,
     fill: f64,
 }
@@ -191,10 +191,14 @@ stored!(Saved => StoredState, SavedRow => StoredRow, Costs => StoredCosts);
 
 impl Serialize for RateLimit {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let bucket = self.rule.allowance.bucket().map(|(burst, fill)| Bucket {
-            burst: burst.get(),
-            fill: fill.get(),
-        });
+        let bucket = self
+            .rule
+            .allowance
+            .bucket()
+            .map(|(burst, fill)| StoredBucket {
+                burst: burst.get(),
+                fill: fill.get(),
+            });
         let pace = self.rule.allowance.pace().map(|(rate, ratio)| Pace {
             rate: rate.get(),
             ratio: ratio.get(),
@@ -223,7 +227,7 @@ impl<'de> Deserialize<'de> for RateLimit {
                 ratio: BurstRatio::new(ratio).map_err(D::Error::custom)?,
             },
             // A file with both was not written by this program.
-            (Some(Bucket { burst, fill }), _) => Allowance::Bucket {
+            (Some(StoredBucket { burst, fill }), _) => Allowance::Bucket {
                 burst: Burst::new(burst).map_err(D::Error::custom)?,
                 fill: Fill::new(fill).map_err(D::Error::custom)?,
             },
@@ -297,7 +301,7 @@ fn notes<'de, D: Deserializer<'de>>(from: D) -> Result<Notes, D::Error> {
 }
 
 fn patterns_of<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[Pattern]>, D::Error> {
-    let pattern = |fields: &Fields| {
+    let pattern = |fields: &StoredIdentity| {
         let text = PatternText {
             user: &fields.user,
             originator: &fields.originator,
@@ -310,7 +314,7 @@ fn patterns_of<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[Pattern]>, D::
             D::Error::custom(mistakes.join("; "))
         })
     };
-    let patterns = Vec::<Fields>::deserialize(from)?;
+    let patterns = Vec::<StoredIdentity>::deserialize(from)?;
     patterns.iter().map(pattern).collect()
 }
 

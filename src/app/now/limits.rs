@@ -4,7 +4,7 @@ use tidegate_limits::Timestamp;
 use tidegate_limits::policy::LimitRule;
 use tidegate_limits::scheduler::{self, BucketLimit, BucketNow};
 
-use super::super::Shared;
+use super::super::AppState;
 use super::super::shares::ShareNow;
 use super::super::shown::{limit_state, opens, rate, shared};
 use crate::admin::{LimitKind, LimitNow, Opens, QuotaState};
@@ -12,7 +12,7 @@ use crate::admin::{LimitKind, LimitNow, Opens, QuotaState};
 /// The keys of a quota that are looked at for its use.
 const KEYS_MAX: usize = 8;
 
-impl Shared {
+impl AppState {
     /// Limits in the order of the config, then buckets, quotas and leases; at most `most` in all.
     pub(in crate::app) fn limits_of_all_kinds(&self, most: usize) -> Vec<LimitNow> {
         let (limits, now) = self.gate.limits_now();

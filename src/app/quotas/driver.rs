@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
 use self::health::log_trouble;
-use self::past::Begun;
+use self::past::StartRecord;
 use super::backlog::Backlog;
 use super::breaker::{AT_ONCE, Breaker, Proof};
 use super::key::{Note, Tended};
@@ -70,24 +70,24 @@ pub(super) struct Driver {
     pub(super) store: Arc<dyn QuotaStore>,
     pub(super) settings: watch::Sender<Arc<tidegate_quota::QuotaSettings>>,
     watches: Arc<Semaphore>,
-    seen: Mutex<Seen>,
+    seen: Mutex<StoreStatus>,
 }
 
 /// The state of the store for operators.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    pub(super) health: Health,
+pub(super) struct StoreStatus {
+    pub(super) health: StoreHealth,
     /// Troubles of keys for operators, each with its quota.
     notes: HashMap<QuotaAt, (Arc<str>, Note)>,
     /// Members beyond the expected number, for longer than a dead one still counts.
     pub(super) excess: usize,
     /// The record that this sidecar wrote in the store when it took over; `None` until then.
-    begun: Option<Begun>,
+    begun: Option<StartRecord>,
 }
 
 /// The state of the store, from the results of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Health {
+pub(super) struct StoreHealth {
     /// Since when it counts as unavailable.
     pub(super) away: Option<Timestamp>,
     /// Since when it answers; none before it did.
@@ -107,7 +107,7 @@ struct Carrying {
     backlog: Backlog<StoreRequest>,
     /// Requests that wait for the store's time.
     for_time: Vec<StoreRequest>,
-    under_way: JoinSet<Done>,
+    under_way: JoinSet<CompletedRequest>,
     /// The last request only for the time.
     asked_for_time: Option<Instant>,
     /// A trial is under way.
@@ -141,14 +141,14 @@ struct Carrying {
 #[derive(Default)]
 struct OutageLog {
     /// The kinds of failures since the store became unavailable.
-    kinds: Vec<Kind>,
+    kinds: Vec<TroubleKind>,
     /// When the last of all was written.
     at: Option<Instant>,
 }
 
 impl OutageLog {
     /// Whether a failure of this kind is worth a line now.
-    fn takes(&mut self, kind: Kind, now: Instant) -> bool {
+    fn takes(&mut self, kind: TroubleKind, now: Instant) -> bool {
         let is_early = |at| now.saturating_duration_since(at) < LOG_AGAIN;
         if self.kinds.contains(&kind) || (self.kinds.is_empty() && self.at.is_some_and(is_early)) {
             return false;
@@ -180,10 +180,10 @@ struct StoreRequest {
 }
 
 /// The end of a request to the store.
-struct Done {
+struct CompletedRequest {
     sent: Instant,
     asked: Proof,
-    failure: Option<Failure>,
+    failure: Option<StoreFailure>,
     work: Work,
 }
 
@@ -207,8 +207,8 @@ enum Work {
 }
 
 /// Why a request has no answer.
-struct Failure {
-    kind: Kind,
+struct StoreFailure {
+    kind: TroubleKind,
     text: String,
     /// The outcome for the ledger that asked.
     outcome: StoreReply,
@@ -216,7 +216,7 @@ struct Failure {
 
 /// The kind of the trouble. Each is logged once while the store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum TroubleKind {
     /// No answer came in time.
     Late,
     /// The store does not answer.
@@ -263,7 +263,7 @@ impl Driver {
         notes.values().filter(|(of, _)| **of == *quota).count()
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Seen> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, StoreStatus> {
         lock(&self.seen)
     }
 
@@ -559,9 +559,9 @@ impl Carrying {
     }
 
     /// Handles the end of a request.
-    fn done(&mut self, driver: &Driver, done: Result<Done, JoinError>) {
+    fn done(&mut self, driver: &Driver, done: Result<CompletedRequest, JoinError>) {
         let now = Instant::now();
-        let Done {
+        let CompletedRequest {
             sent,
             asked,
             failure,
@@ -576,7 +576,9 @@ impl Carrying {
                 return;
             }
         };
-        let is_keys = failure.as_ref().is_some_and(|it| it.kind == Kind::Key);
+        let is_keys = failure
+            .as_ref()
+            .is_some_and(|it| it.kind == TroubleKind::Key);
         self.judge(driver, &work, (sent, now), asked, failure);
         match work {
             Work::Question {

@@ -10,11 +10,11 @@ use tidegate::admin::{
     OverrideState, PauseAsked, ResumeAsked,
 };
 use tidegate::admin::{
-    ApiRefusal, BucketState, CallId, CallState, CallerState, CallerUsage, CallerUsed,
-    CallersSource, Classified, CostsState, Explained, Figures, Frame, Held, HeldBy, LimitState,
-    MatchState, Merge, Moment, NowState, Opens, Origin, PaceState, Profile, Question, QueueRow,
-    QueueState, QuotasState, RateLimitKind, RateLimitState, RequestRow, RequestState, SeriesSpan,
-    SeriesState, Source, Suggested, UsageTable, Used, What,
+    AdminSource, ApiRefusal, BucketState, CallDelay, CallId, CallState, CallerState, CallerUsage,
+    CallerUsed, CallersSource, CostsState, DryRunRequest, DryRunState, Explained, Figures, Frame,
+    HeldBy, LimitState, MatchState, Merge, Moment, NowState, ObjectOrigin, Opens, PaceState,
+    ProfileState, QueueRow, QueueState, QuotasState, RateLimitKind, RateLimitState, RequestRow,
+    RequestState, SeriesSpan, SeriesState, Suggested, UsageTable, Used, What,
 };
 use tidegate::call::costs::{Costs, SuggestedCost};
 use tidegate::call::rate_limit::{
@@ -472,7 +472,7 @@ impl CallersSource for Fake {
             label: new
                 .label
                 .map_or_else(|| id.to_string(), |it| it.to_string()),
-            origin: Origin::Api,
+            origin: ObjectOrigin::Api,
             profile,
             figures,
             pace,
@@ -584,8 +584,8 @@ impl CallersSource for Fake {
         state.charge(caller, Charge::None)
     }
 
-    fn profiles(&self) -> Vec<Profile> {
-        let profiles = PROFILES.iter().map(|(name, burst, fill)| Profile {
+    fn profiles(&self) -> Vec<ProfileState> {
+        let profiles = PROFILES.iter().map(|(name, burst, fill)| ProfileState {
             name: (*name).to_owned(),
             exempt: false,
             burst: Some(*burst),
@@ -615,7 +615,7 @@ impl CallersSource for Fake {
         }]
     }
 
-    fn classify(&self, question: &Question) -> Classified {
+    fn classify(&self, question: &DryRunRequest) -> DryRunState {
         let state = self.lock();
         let mut matches = Matches::default();
         state.table.classify(&question.identity(), &mut matches);
@@ -623,7 +623,7 @@ impl CallersSource for Fake {
         let charged = charged.and_then(|id| state.limits.get(&id));
         let cost = |name: &String| state.costs.functions.get(name).copied();
         let cost = question.function.as_ref().and_then(cost);
-        Classified {
+        DryRunState {
             matches: matches
                 .as_slice()
                 .iter()
@@ -691,7 +691,7 @@ impl CallersSource for Fake {
                 verdict: None,
                 total_ms: 1500.0,
                 backend_ms: None,
-                held: vec![Held {
+                held: vec![CallDelay {
                     cause: HeldBy::Limit,
                     limit,
                     ms: 1500.0,
@@ -725,12 +725,12 @@ impl CallersSource for Fake {
             queued_ms: 1500.0,
             backend_ms: Some(240.5),
             held: vec![
-                Held {
+                CallDelay {
                     cause: HeldBy::Limit,
                     limit: Some("rate_limit:monitoring".into()),
                     ms: 1200.0,
                 },
-                Held {
+                CallDelay {
                     cause: HeldBy::Turn,
                     limit: None,
                     ms: 300.0,
@@ -745,7 +745,7 @@ pub(crate) fn fields() -> [&'static str; 5] {
     IdentityField::ALL.map(IdentityField::name)
 }
 
-impl Source for Fake {
+impl AdminSource for Fake {
     fn buckets(&self) -> Vec<BucketState> {
         let state = self.lock();
         let limits = state.limits.values();

@@ -8,8 +8,8 @@ use tidegate::app::metrics::Metrics;
 use tidegate::app::teller::Teller;
 use tidegate::call::{Dialect, Observe, Origin, Reason, Record, Verdict};
 use tidegate::callers::{self, Callers};
-use tidegate::telemetry::access::{AccessLog, Look};
-use tidegate::telemetry::spans::Spans;
+use tidegate::telemetry::access::{AccessLog, LineFormat};
+use tidegate::telemetry::spans::SpanQueue;
 use tidegate_limits::scheduler::DelayCause;
 use tidegate_runtime::Clock;
 
@@ -27,13 +27,13 @@ impl Told {
     fn start() -> Self {
         let metrics = Arc::new(Metrics::new("1.2.3", "abc"));
         let out = Out::default();
-        let log = Arc::new(AccessLog::start(out.clone(), Look::Json).expect("a thread"));
+        let log = Arc::new(AccessLog::start(out.clone(), LineFormat::Json).expect("a thread"));
         let clock = Clock::of_runtime();
         let callers = Callers::start(&callers::CallersSettings::default(), None)
             .expect("there is no room")
             .value;
         let config = config(&in_turn("socket = \"127.0.0.1:1\"", ""));
-        let spans = Arc::new(Spans::new(config.trace));
+        let spans = Arc::new(SpanQueue::new(config.trace));
         let teller = Arc::new(Teller::new(
             Arc::clone(&metrics),
             log,

@@ -44,7 +44,10 @@ const NANOS: u64 = 1_000_000_000;
 const NANOS_PER_MS: u64 = 1_000_000;
 
 /// Lists the options that the advice changes. `today` holds the settings now in force.
-pub(crate) fn changes(advice: &Advice, today: Option<&tidegate::admit::Settings>) -> Vec<Change> {
+pub(crate) fn changes(
+    advice: &Advice,
+    today: Option<&tidegate::admit::GateSettings>,
+) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut set = |part: &str, section, key, value: String| {
         changes.push(Change {
@@ -121,7 +124,7 @@ struct Windowed<'a> {
 
 fn windowed<'a>(
     advice: &'a Advice,
-    today: Option<&tidegate::admit::Settings>,
+    today: Option<&tidegate::admit::GateSettings>,
 ) -> Option<Windowed<'a>> {
     let (window, per_window) = (advice.window.setting()?, advice.per_window.setting()?);
     let has_none = today.is_some_and(|today| {
@@ -136,7 +139,7 @@ fn windowed<'a>(
 }
 
 /// Describes advice that no option can express, as comments.
-pub(super) fn beside(advice: &Advice, today: Option<&tidegate::admit::Settings>) -> String {
+pub(super) fn beside(advice: &Advice, today: Option<&tidegate::admit::GateSettings>) -> String {
     let mut text = String::new();
     if let Some(limit) = windowed(advice, today).filter(|limit| !limit.is_needed) {
         text += &format!(

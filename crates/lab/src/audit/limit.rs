@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_runtime::command::parse_duration;
 
-use tidegate::admit::{self, Pool};
+use tidegate::admit::{self, ClassPool};
 use tidegate::config::Config;
 
 /// Longest window: 31 days.
@@ -89,7 +89,8 @@ impl Limit {
                 limit(format!("function:{function}"), meets, *max, span);
             }
         }
-        let is_beside = |class: &&admit::ClassRule| matches!(class.pool, Some(Pool::Beside(_)));
+        let is_beside =
+            |class: &&admit::ClassRule| matches!(class.pool, Some(ClassPool::Beside(_)));
         let beside: Vec<Box<str>> = gate
             .classes
             .iter()

@@ -26,7 +26,7 @@ use super::steps::What;
 use super::stores::Store;
 use super::trace::{self, Process, Trace};
 use crate::random::Random;
-use tidegate::admit::Deadline;
+use tidegate::admit::ClassDeadline;
 use tidegate::call::claim;
 
 /// The stream of the seed for postponements.
@@ -524,7 +524,7 @@ impl World<'_> {
         let settings = &self.setup.settings;
         let own = settings.classes[call.class.0 as usize].deadline;
         match (logged, own, bound) {
-            (_, _, claim::ClaimDeadline::None) | (None, Deadline::Ordinary, _) => None,
+            (_, _, claim::ClaimDeadline::None) | (None, ClassDeadline::Ordinary, _) => None,
             _ => own.of(settings.max_wait, call.arrived, now),
         }
     }

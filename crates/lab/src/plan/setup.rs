@@ -15,7 +15,7 @@ use tidegate_quota::QuotaSettings;
 use tidegate_record::kind::{BucketFields, PacedCost};
 
 use super::given::{Configured, Figures};
-use tidegate::admit::{POSTPONED_MAX, Settings, policy};
+use tidegate::admit::{GateSettings, POSTPONED_MAX, policy};
 use tidegate::app::with_costs;
 use tidegate::call::Destination;
 use tidegate::call::LimitMode;
@@ -50,7 +50,7 @@ pub(super) enum CannotReplay {
 /// The settings of the gate by one config.
 #[derive(Clone)]
 pub(super) struct Setup {
-    pub(super) settings: Settings,
+    pub(super) settings: GateSettings,
     /// The buckets of its rate limits, by name.
     buckets: BTreeMap<Arc<str>, (BucketId, Option<BucketRule>)>,
     quotas: Option<QuotaSettings>,

@@ -9,7 +9,7 @@ use tidegate_limits::Caller;
 use super::setup;
 use super::times::{nanos, time, time_above_zero, times};
 use crate::random::Random;
-use tidegate::admit::Settings;
+use tidegate::admit::GateSettings;
 use tidegate::options::kind::{NAME_MAX, ValueKind, choice, integer, line, number};
 use tidegate::options::{Notes, Section, options, words};
 
@@ -173,7 +173,7 @@ impl Group {
 }
 
 /// Reads the arrivals. `settings` are all that are in force at any time.
-pub(super) fn groups(root: &Section<'_>, settings: &[&Settings]) -> Vec<Group> {
+pub(super) fn groups(root: &Section<'_>, settings: &[&GateSettings]) -> Vec<Group> {
     let notes = root.notes();
     let at = root.mark().inside("arrivals");
     let Some(sections) = root.sections("arrivals", GROUPS_MAX) else {
@@ -222,7 +222,7 @@ pub(super) fn groups(root: &Section<'_>, settings: &[&Settings]) -> Vec<Group> {
 }
 
 /// Notes what contradicts itself, or is missing.
-fn check(given: &ArrivalsSection, settings: &[&Settings], notes: &Notes) {
+fn check(given: &ArrivalsSection, settings: &[&GateSettings], notes: &Notes) {
     let ArrivalsSection {
         count,
         length,

@@ -7,7 +7,7 @@ use super::backend::{self, Fragile};
 use super::expect::{self, Expectation};
 use super::setup;
 use super::times::time;
-use tidegate::admit::Settings;
+use tidegate::admit::GateSettings;
 use tidegate::options::kind::{choice, integer, text};
 use tidegate::options::tree::Table;
 use tidegate::options::{ConfigReader, Problems, Section, options, syntax, words};
@@ -22,7 +22,7 @@ const EVENTS_MAX: usize = 10_000;
 pub(super) struct Scenario {
     pub(super) about: String,
     pub(super) seed: u64,
-    pub(super) settings: Settings,
+    pub(super) settings: GateSettings,
     pub(super) groups: Vec<Group>,
     /// Without it, calls do not slow one another.
     pub(super) backend: Option<Fragile>,
@@ -40,7 +40,7 @@ pub(super) struct Event {
 #[derive(Debug)]
 pub(super) enum What {
     /// The config is read again. The settings are all that are then in force.
-    Reload(Box<Settings>),
+    Reload(Box<GateSettings>),
     /// No connection is accepted any more, and calls at the backend are lost. A connect fails after
     /// this time.
     BackendDown {
@@ -111,7 +111,7 @@ fn read_root(root: &Section<'_>) -> Option<Scenario> {
         What::Reload(settings) => Some(&**settings),
         What::BackendDown { .. } | What::BackendUp => None,
     });
-    let all: Vec<&Settings> = settings.iter().chain(reloads).collect();
+    let all: Vec<&GateSettings> = settings.iter().chain(reloads).collect();
     let groups = groups(root, &all);
     let backend = backend::read(&root.section("backend"));
     let expectations = expect::read(&root.section("expect"), &groups);

@@ -3,7 +3,7 @@
 
 use tidegate_limits::Class;
 
-use tidegate::admit::Settings;
+use tidegate::admit::GateSettings;
 use tidegate::call::BackendKind;
 use tidegate::call::sdk::FunctionKind;
 use tidegate::classify::class::{POLLING, USER};
@@ -25,7 +25,7 @@ socket = \"127.0.0.1:2\"
 const SECTIONS: [&str; 5] = ["class", "limits", "pace", "queue", "server"];
 
 /// The class of this name.
-pub(super) fn class(settings: &Settings, name: &str) -> Option<Class> {
+pub(super) fn class(settings: &GateSettings, name: &str) -> Option<Class> {
     let mut classes = settings.classes.iter();
     let index = classes.position(|class| &*class.name == name)?;
     Some(Class(
@@ -35,7 +35,7 @@ pub(super) fn class(settings: &Settings, name: &str) -> Option<Class> {
 
 /// The class of calls that name this one, or none. Calls of a class that a reload has removed, and
 /// of none, are in the class of their function, by the table: writes are user work.
-pub(super) fn class_of(settings: &Settings, named: Option<&str>, function: &str) -> Class {
+pub(super) fn class_of(settings: &GateSettings, named: Option<&str>, function: &str) -> Class {
     let by_function = || {
         let known = BackendKind::default().function(function);
         let is_write = known.is_some_and(|it| it.kind == FunctionKind::Write);
@@ -47,7 +47,7 @@ pub(super) fn class_of(settings: &Settings, named: Option<&str>, function: &str)
 }
 
 /// Reads `[config]`, and notes every mistake.
-pub(super) fn read(section: &Section<'_>) -> Option<Settings> {
+pub(super) fn read(section: &Section<'_>) -> Option<GateSettings> {
     let at = section.mark().at();
     let Some(table) = section.table() else {
         if !section.mark().given {
@@ -75,7 +75,7 @@ pub(super) fn read_reload(
     reload: &Section<'_>,
     given: &Table,
     config: &mut Table,
-) -> Option<Settings> {
+) -> Option<GateSettings> {
     report_useless(reload, given);
     for (name, node) in given {
         match (config.get_mut(name).map(|it| &mut it.value), &node.value) {

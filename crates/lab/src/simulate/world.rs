@@ -21,8 +21,8 @@ use super::scenario::{Scenario, What};
 use super::setup::class_of;
 use super::times::nanos;
 use crate::random::Random;
-use tidegate::admit::Settings;
-use tidegate::admit::backends::Backends;
+use tidegate::admit::GateSettings;
+use tidegate::admit::backends::BackendHealth;
 use tidegate::admit::policy::{backend_limit, limited};
 use tidegate::call::{Destination, Generation};
 
@@ -34,7 +34,7 @@ const PROBE_STREAM: u64 = 2 << 40;
 const BACKEND: Destination = Destination::Socket;
 
 /// The gate's own policy; fixed windows are counted from the scenario's start.
-fn policy(settings: &Settings) -> Policy {
+fn policy(settings: &GateSettings) -> Policy {
     limited(settings, Duration::ZERO)
 }
 
@@ -77,7 +77,7 @@ enum Client {
 
 struct World<'s> {
     scenario: &'s Scenario,
-    settings: &'s Settings,
+    settings: &'s GateSettings,
     calls: Vec<(Planned, State)>,
     scheduler: Scheduler<usize>,
     /// Calls that have just come: they run, are refused as predicted late, or are counted as waiting.
@@ -89,7 +89,7 @@ struct World<'s> {
     model: Option<Model>,
     /// While the backend is down, how long a connect takes to fail.
     down: Option<Duration>,
-    backends: Backends,
+    backends: BackendHealth,
     jitter: Random,
     spread: Random,
     run: Run,
@@ -112,7 +112,7 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
             .as_ref()
             .map(|it| Model::new(it.backend.clone())),
         down: None,
-        backends: Backends::default(),
+        backends: BackendHealth::default(),
         jitter: Random::new(seed, JITTER_STREAM),
         spread: Random::new(seed, PROBE_STREAM),
         run: Run {

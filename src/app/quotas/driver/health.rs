@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::super::breaker::{PAUSE, PAUSE_STRANGER, Proof};
 use super::super::key::Tended;
-use super::{Carrying, Driver, Failure, Kind, Work};
+use super::{Carrying, Driver, StoreFailure, TroubleKind, Work};
 use crate::admit::QuotaAt;
 
 impl Carrying {
@@ -22,13 +22,13 @@ impl Carrying {
         work: &Work,
         (sent, now): (Instant, Instant),
         asked: Proof,
-        failure: Option<Failure>,
+        failure: Option<StoreFailure>,
     ) {
         let Some(failure) = failure else {
             self.answered(driver, now, asked);
             return;
         };
-        if failure.kind != Kind::Key {
+        if failure.kind != TroubleKind::Key {
             self.failed(driver, (sent, now), asked, failure);
             return;
         }
@@ -81,17 +81,19 @@ impl Carrying {
         driver: &Driver,
         (sent, now): (Instant, Instant),
         asked: Proof,
-        failure: Failure,
+        failure: StoreFailure,
     ) {
         let was_unavailable = self.breaker.is_open();
         match failure.kind {
-            Kind::Late => self.breaker.late(sent, now, asked),
-            Kind::Stranger => self.breaker.failed(sent, now, asked, PAUSE_STRANGER),
-            Kind::Away | Kind::Garbage => self.breaker.failed(sent, now, asked, PAUSE),
-            Kind::Key => self.breaker.denied(now),
+            TroubleKind::Late => self.breaker.late(sent, now, asked),
+            TroubleKind::Stranger => self.breaker.failed(sent, now, asked, PAUSE_STRANGER),
+            TroubleKind::Away | TroubleKind::Garbage => {
+                self.breaker.failed(sent, now, asked, PAUSE)
+            }
+            TroubleKind::Key => self.breaker.denied(now),
         }
         let is_unavailable = self.breaker.is_open();
-        let Failure { kind, text, .. } = failure;
+        let StoreFailure { kind, text, .. } = failure;
         if is_unavailable && self.logged.takes(kind, now) {
             let engine = driver.engine.word();
             warn!(engine, cause = text, "quota: the store cannot be used");

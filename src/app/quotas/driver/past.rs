@@ -33,7 +33,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 
 /// The word of this sidecar in the store.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Begun {
+pub(super) struct StartRecord {
     version: RecordVersion,
     /// The end of the last window that the sidecars before may have touched, by the store's clock.
     touched_until: Duration,
@@ -86,7 +86,7 @@ impl Driver {
         let lengths = settings.limits.iter();
         let longest = lengths.map(|limit| limit.rule.settings().length).max();
         let any = now.saturating_add(longest.unwrap_or_default());
-        self.lock().begun = Some(Begun {
+        self.lock().begun = Some(StartRecord {
             version,
             touched_until: known.unwrap_or(any),
         });

@@ -5,7 +5,7 @@ use tidegate_quota::{RecordKey, StoreEntry, StoreError, StoredSettings, SwapResu
 use tokio::time::{Instant, timeout_at};
 
 use super::super::breaker::Proof;
-use super::{Done, Driver, Failure, Kind, StoreRequest, Work};
+use super::{CompletedRequest, Driver, StoreFailure, StoreRequest, TroubleKind, Work};
 
 impl Driver {
     /// Sends one request for a key; for a new key also one for its settings.
@@ -15,7 +15,7 @@ impl Driver {
         key: RecordKey,
         is_new: bool,
         sent: Instant,
-    ) -> Done {
+    ) -> CompletedRequest {
         // The ledger gives its request up after twice this time.
         let deadline = (sent + asked.timeout).min(asked.taken + asked.timeout * 15 / 8);
         let mut says = None;
@@ -48,7 +48,7 @@ impl Driver {
             (false, _) | (true, StoreReply::Stands(_)) => Proof::Read,
             (true, _) => Proof::Write,
         };
-        Done {
+        CompletedRequest {
             sent,
             asked: asked_for,
             failure,
@@ -66,13 +66,18 @@ impl Driver {
         key: &RecordKey,
         known: &StoredSettings,
         deadline: Instant,
-    ) -> Result<StoredSettings, Failure> {
+    ) -> Result<StoredSettings, StoreFailure> {
         in_time(deadline, self.store.configured(key, known)).await
     }
 
     /// Tries the store out: whether it reads and writes.
-    pub(super) async fn trial(&self, sent: Instant, deadline: Instant, work: Work) -> Done {
-        Done {
+    pub(super) async fn trial(
+        &self,
+        sent: Instant,
+        deadline: Instant,
+        work: Work,
+    ) -> CompletedRequest {
+        CompletedRequest {
             sent,
             asked: Proof::Write,
             failure: in_time(deadline, self.store.try_out()).await.err(),
@@ -80,7 +85,7 @@ impl Driver {
         }
     }
 
-    async fn read(&self, key: &RecordKey, deadline: Instant) -> Result<StoreReply, Failure> {
+    async fn read(&self, key: &RecordKey, deadline: Instant) -> Result<StoreReply, StoreFailure> {
         let found = in_time(deadline, self.store.get(key)).await?;
         Ok(stands(found.as_ref()))
     }
@@ -91,7 +96,7 @@ impl Driver {
         key: &RecordKey,
         write: RecordWrite,
         deadline: Instant,
-    ) -> Result<StoreReply, Failure> {
+    ) -> Result<StoreReply, StoreFailure> {
         let text = write.record.to_string();
         let sent = self.clock.now();
         let (replaces, kept_until) = (write.replaces, write.record.kept_until());
@@ -113,11 +118,11 @@ impl Driver {
 async fn in_time<T>(
     deadline: Instant,
     answer: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, Failure> {
+) -> Result<T, StoreFailure> {
     match timeout_at(deadline, answer).await {
-        Ok(answer) => answer.map_err(|error| Failure::of(&error)),
-        Err(_) => Err(Failure {
-            kind: Kind::Late,
+        Ok(answer) => answer.map_err(|error| StoreFailure::of(&error)),
+        Err(_) => Err(StoreFailure {
+            kind: TroubleKind::Late,
             text: "it did not answer within the draw timeout".to_owned(),
             outcome: StoreReply::Unknown,
         }),
@@ -128,7 +133,7 @@ fn stands(found: Option<&StoreEntry>) -> StoreReply {
     StoreReply::Stands(StoreEntry::standing(found))
 }
 
-impl Failure {
+impl StoreFailure {
     /// The meaning of an error for a ledger, and its report for operators.
     fn of(error: &StoreError) -> Self {
         let outcome = match error.is_open() {
@@ -136,10 +141,10 @@ impl Failure {
             false => StoreReply::Unavailable,
         };
         let kind = match error {
-            StoreError::Unavailable(_) | StoreError::Unknown(_) => Kind::Away,
-            StoreError::Unauthenticated(_) => Kind::Stranger,
-            StoreError::Garbage(_) | StoreError::Unsuitable(_) => Kind::Garbage,
-            StoreError::Refused(_) | StoreError::Denied(_) => Kind::Key,
+            StoreError::Unavailable(_) | StoreError::Unknown(_) => TroubleKind::Away,
+            StoreError::Unauthenticated(_) => TroubleKind::Stranger,
+            StoreError::Garbage(_) | StoreError::Unsuitable(_) => TroubleKind::Garbage,
+            StoreError::Refused(_) | StoreError::Denied(_) => TroubleKind::Key,
         };
         let text = error.with_cause();
         Self {

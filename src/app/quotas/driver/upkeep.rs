@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::super::breaker::{AT_ONCE, PAUSE_STRANGER, Proof};
 use super::{
-    Carrying, Done, Driver, PROBE, READS_A_TICK, READS_AT_ONCE, TICKS_OTHERS, TICKS_OWN,
-    TIME_PAUSE, Work,
+    Carrying, CompletedRequest, Driver, PROBE, READS_A_TICK, READS_AT_ONCE, TICKS_OTHERS,
+    TICKS_OWN, TIME_PAUSE, Work,
 };
 use crate::admit::QuotaAt;
 
@@ -112,7 +112,7 @@ impl Carrying {
                     Ok(says) => (Some(says), None),
                     Err(failure) => (None, Some(failure)),
                 };
-                Done {
+                CompletedRequest {
                     sent: now,
                     asked: Proof::Read,
                     failure,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::Finding;
 use super::kinds::APACHE;
-use crate::admit::Deadline;
+use crate::admit::ClassDeadline;
 use crate::call::Protocol;
 use crate::config::{self, Config};
 
@@ -78,8 +78,8 @@ fn longest_wait(config: &Config) -> Duration {
         .classes
         .iter()
         .filter_map(|class| match class.deadline {
-            Deadline::After(length) => Some(length),
-            Deadline::Ordinary | Deadline::Never => None,
+            ClassDeadline::After(length) => Some(length),
+            ClassDeadline::Ordinary | ClassDeadline::Never => None,
         });
     classes.fold(admit.max_wait, Duration::max)
 }
