@@ -47,16 +47,16 @@ pub use callers::{
 pub use callers::{
     ApiRefusal, Basis, CallDelay, CallId, CallState, CallerState, CallerUsage, CallerUsed,
     CallersSource, CommonCall, CostsState, Delayed, DryRunRequest, DryRunState, Explained, Figures,
-    HeldBy, MatchState, Merge, Moment, ObjectOrigin, PaceState, ProfileState, QueueRow,
+    HeldBy, MatchState, Merge, Moment, ObjectKind, ObjectOrigin, PaceState, ProfileState, QueueRow,
     RateLimitKind, RateLimitState, RequestRow, RequestState, SpanFigures, Suggested, Top,
-    UsageTable, Used, What, milliseconds,
+    UsageTable, Used, milliseconds,
 };
 pub(crate) use callers::{because, without_name, written};
 pub use errors::{link_to_what_to_do, what_to_do};
 pub use guard::{NamedToken, Token};
 pub use now::{
     AddressNow, BackendNow, CallNow, FRAMES_MAX, LimitNow, NowState, QueueLevels, ReadyNow,
-    Refused, ReloadNow, SeriesSpan, StoreNow, Traffic,
+    RefusalCount, ReloadNow, SeriesSpan, StoreNow, Traffic,
 };
 pub use quotas::{
     Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,

@@ -50,7 +50,7 @@ use self::history::History;
 use self::journal::GateJournal;
 use self::lately::RecentCalls;
 use self::ledger::LedgerFile;
-use self::listeners::{Accepting, AdminInlets, Listeners, bind_all};
+use self::listeners::{AdminInlets, Listeners, RunningListener, bind_all};
 use self::metrics::Metrics;
 use self::now::TopCallers;
 use self::quotas::Quotas;
@@ -229,7 +229,8 @@ impl App {
     #[must_use]
     pub fn listeners(&self) -> Vec<(Arc<str>, Bind)> {
         let listeners = lock(&self.shared.listeners);
-        let named = |it: &Accepting| (Arc::clone(&it.settings.get().name), it.address.clone());
+        let named =
+            |it: &RunningListener| (Arc::clone(&it.settings.get().name), it.address.clone());
         listeners.accepting.iter().map(named).collect()
     }
 

@@ -64,13 +64,13 @@ use crate::options::words;
 
 pub use self::claim::Claim;
 pub use self::forwarded_fields::{FieldAction, ForwardedField, ForwardedFields};
-pub use self::head::{Head, HeadMemo, Headers, ReplyHead, Twice};
+pub use self::head::{Head, HeadMemo, Headers, RepeatedField, ReplyHead};
 pub use self::identity::{Identity, Peer};
 pub use self::link::{Link, PinnedConnection, TlsCause};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
 pub use self::observe::{NoObserver, Observe};
 pub use self::rate_limit::LimitMode;
-pub use self::record::{Facts, Rare, Record, Verdict};
+pub use self::record::{Facts, RareFacts, Record, Verdict};
 pub use self::refusal::{Reason, Refusal};
 
 pub use self::reply::{

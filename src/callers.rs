@@ -36,8 +36,8 @@ pub use self::error::Error;
 use self::functions::FunctionNames;
 use self::quotas::ConfiguredQuotas;
 pub use self::rate_limit::{BucketChange, NewRateLimit, RateLimitPatch};
-use self::rate_limit::{MadeBy, Profile, RateLimit};
-pub use self::saved::{Saved, SavedRow};
+use self::rate_limit::{Profile, RateLimit, RateLimitOrigin};
+pub use self::saved::{SavedCallers, SavedRow};
 pub use self::settings::CallersSettings;
 use crate::call::costs::Costs;
 use crate::call::{Identity, LimitMode};
@@ -54,7 +54,7 @@ pub enum Meets {
 /// A change that was made, and what has to be done to the buckets for it.
 #[derive(Clone, Debug, PartialEq)]
 #[must_use = "the buckets have to follow"]
-pub struct Changed<T> {
+pub struct ChangeResult<T> {
     /// The result of the change.
     pub value: T,
     /// To be done to the gate, in this order.
@@ -137,8 +137,8 @@ impl Callers {
     /// If what was kept leaves no room for the callers of the config.
     pub fn start(
         settings: &CallersSettings,
-        saved: Option<Saved>,
-    ) -> Result<Changed<Self>, Vec<TableError>> {
+        saved: Option<SavedCallers>,
+    ) -> Result<ChangeResult<Self>, Vec<TableError>> {
         let mut state = CallersState {
             table: CallerTable::new(settings.table),
             ..CallersState::default()
@@ -146,12 +146,12 @@ impl Callers {
         if let Some(saved) = saved {
             state.restore(saved);
         }
-        state.apply(settings, When::AtStart)?;
+        state.apply(settings, ApplyTime::AtStart)?;
         let buckets = difference(&BTreeMap::new(), state.buckets());
         let value = Self {
             state: Arc::new(Mutex::new(state)),
         };
-        Ok(Changed { value, buckets })
+        Ok(ChangeResult { value, buckets })
     }
 
     /// Takes new settings. Callers and rate limits of the config are found again by their
@@ -161,8 +161,8 @@ impl Callers {
     /// # Errors
     /// If what was made through the API leaves no room for the callers of the config; then
     /// nothing has changed.
-    pub fn apply(&self, settings: &CallersSettings) -> Result<Changed<()>, Vec<TableError>> {
-        self.recharge(|state| state.apply(settings, When::Later))
+    pub fn apply(&self, settings: &CallersSettings) -> Result<ChangeResult<()>, Vec<TableError>> {
+        self.recharge(|state| state.apply(settings, ApplyTime::Later))
     }
 
     fn lock(&self) -> MutexGuard<'_, CallersState> {
@@ -173,7 +173,7 @@ impl Callers {
     fn change<T, E>(
         &self,
         change: impl FnOnce(&mut CallersState) -> Result<T, E>,
-    ) -> Result<Changed<T>, E> {
+    ) -> Result<ChangeResult<T>, E> {
         let mut state = self.lock();
         let before = state.buckets();
         let value = change(&mut state)?;
@@ -181,14 +181,14 @@ impl Callers {
             account.quota_key = None;
         }
         let buckets = difference(&before, state.buckets());
-        Ok(Changed { value, buckets })
+        Ok(ChangeResult { value, buckets })
     }
 
     /// Makes a change after which calls may be charged to another bucket.
     fn recharge<T, E>(
         &self,
         change: impl FnOnce(&mut CallersState) -> Result<T, E>,
-    ) -> Result<Changed<T>, E> {
+    ) -> Result<ChangeResult<T>, E> {
         let mut changed = self.change(change)?;
         changed.buckets.push(BucketChange::Recharge);
         Ok(changed)
@@ -197,13 +197,17 @@ impl Callers {
 
 /// The moment at which settings are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
+enum ApplyTime {
     AtStart,
     Later,
 }
 
 impl CallersState {
-    fn apply(&mut self, settings: &CallersSettings, when: When) -> Result<(), Vec<TableError>> {
+    fn apply(
+        &mut self,
+        settings: &CallersSettings,
+        when: ApplyTime,
+    ) -> Result<(), Vec<TableError>> {
         // Ids first, since the callers name them; nothing is changed until these are taken.
         let mut made = self.rate_limits_made;
         let limits: Vec<RateLimit> = settings
@@ -215,7 +219,7 @@ impl CallersState {
                     RateLimitId(made)
                 }),
                 label: Arc::clone(&limit.name),
-                made_by: MadeBy::Config,
+                made_by: RateLimitOrigin::Config,
                 rule: limit.rule.clone(),
             })
             .collect();
@@ -230,8 +234,8 @@ impl CallersState {
         });
         // At the start no group has anything yet, and its callers bring what was kept of them.
         let before = match when {
-            When::AtStart => Members::new(),
-            When::Later => self.members(),
+            ApplyTime::AtStart => Members::new(),
+            ApplyTime::Later => self.members(),
         };
         let reloaded = self.table.replace_static(rows.collect())?;
 
@@ -260,8 +264,8 @@ impl CallersState {
         self.quotas = ConfiguredQuotas::new(&settings.quotas);
         let is_new = match when {
             // What was kept was given through the API, after the config.
-            When::AtStart => self.costs == Costs::default(),
-            When::Later => self.configured.costs != settings.costs,
+            ApplyTime::AtStart => self.costs == Costs::default(),
+            ApplyTime::Later => self.configured.costs != settings.costs,
         };
         if is_new {
             self.set_costs(settings.costs.clone());
@@ -274,7 +278,7 @@ impl CallersState {
     /// Puts the rate limits of the config in the place of those that it had before.
     fn replace_rate_limits(&mut self, limits: Vec<RateLimit>) {
         let stays = |limit: &RateLimit| {
-            limit.made_by == MadeBy::Api || limits.iter().any(|new| new.id == limit.id)
+            limit.made_by == RateLimitOrigin::Api || limits.iter().any(|new| new.id == limit.id)
         };
         let gone: Vec<RateLimitId> = self
             .rate_limits
@@ -296,7 +300,7 @@ impl CallersState {
     /// labels distinguish rate limits in the metrics.
     fn take_label(&mut self, label: &Arc<str>) {
         let namesake =
-            |other: &&mut RateLimit| other.made_by == MadeBy::Api && other.label == *label;
+            |other: &&mut RateLimit| other.made_by == RateLimitOrigin::Api && other.label == *label;
         if let Some(other) = self.rate_limits.values_mut().find(namesake) {
             tracing::warn!(label = %other.label, id = %other.id,
                 "the config takes the label of a rate limit, which is known by its id now");
@@ -331,7 +335,7 @@ impl CallersState {
 
     fn of_config(&self, name: &str) -> Option<RateLimitId> {
         let mut limits = self.rate_limits.values();
-        let found = limits.find(|it| it.made_by == MadeBy::Config && *it.label == *name);
+        let found = limits.find(|it| it.made_by == RateLimitOrigin::Config && *it.label == *name);
         found.map(|limit| limit.id)
     }
 

@@ -32,8 +32,8 @@ use tidegate_runtime::{Clock, lock};
 use tokio::sync::oneshot;
 
 pub use self::key::Key;
-use self::key::{Apart, Guest};
-pub use self::store::{CoalesceNow, PayingClient, SharedResult, Wanted};
+use self::key::{Guest, KeyHeaders};
+pub use self::store::{CoalesceNow, PayingClient, ReadDeadlines, SharedResult};
 use self::store::{Seat, SeatId, SharedCalls, SharedLookup};
 pub use self::upstream::SharedCall;
 pub use self::waiter::SharedCallWaiter;
@@ -119,7 +119,7 @@ struct CoalescerState {
 }
 
 /// The result of joining.
-pub enum Joined {
+pub enum JoinOutcome {
     /// The answer is already here.
     Kept(Result<Reply, Refusal>),
     /// The read is the first: run the call, and wait for the answer.
@@ -173,9 +173,9 @@ impl Coalescer {
             return None;
         }
         let apart = if of_table {
-            Apart::Known
+            KeyHeaders::Known
         } else {
-            Apart::AllBut(Arc::clone(&settings.ignored_headers))
+            KeyHeaders::AllBut(Arc::clone(&settings.ignored_headers))
         };
         Key::of(function, destination, guest, message, apart)
     }
@@ -189,7 +189,7 @@ impl Coalescer {
         deadline: Option<Timestamp>,
         class: Class,
         record: &Arc<Record>,
-    ) -> Joined {
+    ) -> JoinOutcome {
         let (tell, told) = oneshot::channel();
         let seat = Seat {
             deadline,
@@ -213,23 +213,23 @@ impl Coalescer {
         match store.find(key, now) {
             SharedLookup::Kept(answer, at) => {
                 drop(store);
-                Joined::Kept(upstream::kept(&answer, now.since(at), record))
+                JoinOutcome::Kept(upstream::kept(&answer, now.since(at), record))
             }
             SharedLookup::Running(id) => {
                 let (seat, admitted) = store.join(id, seat);
-                Joined::Other(waits(id, seat, admitted))
+                JoinOutcome::Other(waits(id, seat, admitted))
             }
             SharedLookup::Free(key) => {
                 let begun = store.begin(&key, seat);
                 drop(store);
                 let first = waits(begun.id, SeatId::FIRST, begun.admit.subscribe());
                 let shared = Arc::clone(&self.shared);
-                Joined::First(
+                JoinOutcome::First(
                     SharedCall::new(shared, begun, record, key.apart.clone()),
                     first,
                 )
             }
-            SharedLookup::Full => Joined::Alone,
+            SharedLookup::Full => JoinOutcome::Alone,
         }
     }
 
@@ -238,7 +238,7 @@ impl Coalescer {
     /// returned observer sees the end of the write.
     #[must_use]
     pub fn write(&self, guest: Option<&str>, observer: Arc<dyn Observe>) -> Arc<dyn Observe> {
-        let write = Write {
+        let write = WriteObserver {
             shared: Arc::clone(&self.shared),
             guest: guest.and_then(Guest::new),
             observer,
@@ -256,19 +256,19 @@ impl Coalescer {
 }
 
 /// The observer of a write under way.
-struct Write {
+struct WriteObserver {
     shared: Arc<CoalescerState>,
     guest: Option<Guest>,
     observer: Arc<dyn Observe>,
 }
 
-impl Write {
+impl WriteObserver {
     fn end_answers(&self) {
         lock(&self.shared.store).end_about(self.guest);
     }
 }
 
-impl Observe for Write {
+impl Observe for WriteObserver {
     fn next_id(&self) -> u64 {
         self.observer.next_id()
     }

@@ -133,7 +133,7 @@ impl Config {
 
 /// A config without an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked {
+pub struct LoadedConfig {
     /// The settings.
     pub config: Config,
     /// Options that work and were probably not meant.
@@ -176,7 +176,7 @@ impl LoadError {
 /// # Errors
 ///
 /// A file that can't be read, is no UTF-8 or is larger than 1 MiB; or every mistake in it.
-pub fn load(path: &Path) -> Result<Checked, LoadError> {
+pub fn load(path: &Path) -> Result<LoadedConfig, LoadError> {
     let text = read_text(path)?;
     let origin = path.display().to_string();
     let mut checked = read(&text, &origin, variables())?;
@@ -303,7 +303,7 @@ pub fn read(
     text: &str,
     origin: &str,
     env: impl Iterator<Item = (String, String)>,
-) -> Result<Checked, Problems> {
+) -> Result<LoadedConfig, Problems> {
     let table = BackendKind::default().functions().iter();
     let known: Vec<&str> = table.map(|function| function.name).collect();
     read_knowing(text, origin, env, &known)
@@ -320,13 +320,13 @@ pub fn read_knowing(
     origin: &str,
     env: impl Iterator<Item = (String, String)>,
     known_functions: &[&str],
-) -> Result<Checked, Problems> {
+) -> Result<LoadedConfig, Problems> {
     let mut reading = ConfigReader::of(text, FORM);
     reading.lay_over(env);
     let (config, problems) = checked(reading, known_functions);
     let problems = Problems::new(origin, text, problems);
     match config {
-        Some(config) => Ok(Checked {
+        Some(config) => Ok(LoadedConfig {
             config,
             warnings: problems,
         }),

@@ -40,7 +40,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::addresses::{AddressState, NameState};
 use self::backend::{BackendHandle, CurrentBackend};
-use self::carry::{Carry, Flagged};
+use self::carry::{Carry, FlaggedExchange};
 pub use self::connect::{ConnectError, Resolve, Resolving};
 pub use self::options::{BackendAddress, Bounds, Remote};
 pub use self::tls::BackendTls;
@@ -66,7 +66,7 @@ pub struct ForwarderSettings {
 }
 
 /// The result of an exchange: the reply or a refusal, or the call if no byte of it left.
-type Exchanged<S> = Result<Result<Reply, Refusal>, UnsentCall<Message, S>>;
+type ExchangeResult<S> = Result<Result<Reply, Refusal>, UnsentCall<Message, S>>;
 
 /// A message that can be sent to a backend, with the type of its answer.
 pub trait Forward: Sized + Send + Unpin + 'static {
@@ -148,7 +148,7 @@ enum SendPath<S: Slot> {
     /// On HTTP, over a connection that was idle.
     Http(Carry<Box<http::Exchange<S>>>),
     /// By any other.
-    Boxed(Pin<Box<dyn Future<Output = Exchanged<S>> + Send>>),
+    Boxed(Pin<Box<dyn Future<Output = ExchangeResult<S>> + Send>>),
 }
 
 impl<S: Slot> Sending<S> {
@@ -156,15 +156,15 @@ impl<S: Slot> Sending<S> {
         Self(SendPath::Http(Carry::new(exchange)))
     }
 
-    fn boxed(exchange: impl Future<Output = Exchanged<S>> + Send + 'static) -> Self {
+    fn boxed(exchange: impl Future<Output = ExchangeResult<S>> + Send + 'static) -> Self {
         Self(SendPath::Boxed(Box::pin(exchange)))
     }
 }
 
 impl<S: Slot> Future for Sending<S> {
-    type Output = Exchanged<S>;
+    type Output = ExchangeResult<S>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Exchanged<S>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ExchangeResult<S>> {
         match &mut self.0 {
             SendPath::Http(exchange) => Pin::new(exchange).poll(cx),
             SendPath::Boxed(exchange) => exchange.as_mut().poll(cx),
@@ -177,11 +177,11 @@ async fn send_array<S: Slot>(
     call: Box<ArrayCall>,
     slot: S,
     record: Arc<Record>,
-) -> Exchanged<S> {
+) -> ExchangeResult<S> {
     let on_client_left = backend.bounds.on_client_left;
     match backend.connect_and_write(&call.bytes).await {
         Ok((link, written)) => {
-            let exchange = Flagged::new(Arc::clone(&record), on_client_left, |committed| {
+            let exchange = FlaggedExchange::new(Arc::clone(&record), on_client_left, |committed| {
                 committed.set(written > 0);
                 socket::array(link, written, call, slot, record, backend, committed)
             });

@@ -24,7 +24,7 @@ use crate::call::{
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
-use crate::coalesce::{Coalescer, Joined, Key, SharedCall, SharedCallWaiter, SharedResult};
+use crate::coalesce::{Coalescer, JoinOutcome, Key, SharedCall, SharedCallWaiter, SharedResult};
 use crate::forward::{ConnectError, Forward, Forwarder, TcpConnection, UnsentCall};
 use crate::tasks::{Preference, Tasks};
 
@@ -56,12 +56,12 @@ pub struct Pipeline {
 
 /// A request, until it is answered. Written by hand, because an async function has room for the call and for all
 /// that it was made of, and 10,000 calls may wait.
-struct Served<'a> {
+struct ServedRequest<'a> {
     run: Run<'a, Progress, Message>,
     dialect: Dialect,
 }
 
-impl Future for Served<'_> {
+impl Future for ServedRequest<'_> {
     type Output = Result<Reply, Refusal>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -111,7 +111,7 @@ impl Serve for Pipeline {
             None => self.begin(request, progress),
         };
         let record = progress.begins(record);
-        Served {
+        ServedRequest {
             run: Run::new(self, state, progress, record),
             dialect,
         }
@@ -289,16 +289,16 @@ impl Pipeline {
     ) -> impl Future<Output = Result<Reply, Refusal>> + Send + 'a {
         let (deadline, class) = self.gate.patience(&ask);
         let part = match self.coalescer.join(key, deadline, class, &record) {
-            Joined::Kept(reply) => SharedRole::Answered(Box::new(reply)),
-            Joined::First(call, waiter) => {
+            JoinOutcome::Kept(reply) => SharedRole::Answered(Box::new(reply)),
+            JoinOutcome::First(call, waiter) => {
                 self.start(call, ask, outgoing);
                 SharedRole::First(waiter)
             }
-            Joined::Other(waiter) => {
+            JoinOutcome::Other(waiter) => {
                 outgoing.compact();
                 SharedRole::Other(waiter, ask, outgoing)
             }
-            Joined::Alone => SharedRole::Alone(ask, outgoing),
+            JoinOutcome::Alone => SharedRole::Alone(ask, outgoing),
         };
         // The future holds only what a waiting read needs.
         async move {

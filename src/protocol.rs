@@ -106,7 +106,7 @@ options! {
 }
 
 /// A connection that has just been accepted.
-pub struct Accepted {
+pub struct AcceptedConnection {
     client: Client,
     /// Bytes that were read from the connection.
     first: Vec<u8>,
@@ -115,7 +115,7 @@ pub struct Accepted {
     at: Timestamp,
 }
 
-impl Accepted {
+impl AcceptedConnection {
     /// A connection, non-blocking, with who is at its other end, where it came in and when.
     #[must_use]
     pub fn new(stream: TcpStream, peer: Peer, listener: Arc<Listener>, at: Timestamp) -> Self {
@@ -190,7 +190,7 @@ pub struct Conversation<S> {
 
 /// Serves one connection to its end, and then drops what is held for it.
 pub fn converse<S: Serve, H: Send + Unpin>(
-    accepted: Accepted,
+    accepted: AcceptedConnection,
     conversation: Arc<Conversation<S>>,
     held: H,
 ) -> impl Future<Output = ()> + Send {
@@ -207,7 +207,7 @@ struct ConnectionTask<S, H> {
 }
 
 enum ConnectionState<S> {
-    Accepted(Accepted, Arc<Conversation<S>>),
+    Accepted(AcceptedConnection, Arc<Conversation<S>>),
     Running(ConnectionPhase),
 }
 
@@ -250,7 +250,10 @@ impl<S: Serve, H: Unpin> Future for ConnectionTask<S, H> {
     }
 }
 
-fn begin<S: Serve>(accepted: Accepted, conversation: Arc<Conversation<S>>) -> ConnectionPhase {
+fn begin<S: Serve>(
+    accepted: AcceptedConnection,
+    conversation: Arc<Conversation<S>>,
+) -> ConnectionPhase {
     let (first, at) = (accepted.first, accepted.at);
     let pending = PendingConnection {
         client: accepted.client,

@@ -183,7 +183,7 @@ pub struct NotKept {
 
 /// Why a task is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingTask {
     /// The task is no longer here: it expired, was removed, or was submitted to an earlier process.
     Gone,
     /// The task never existed, or it belongs to another owner.
@@ -192,7 +192,7 @@ pub enum Missing {
 
 /// Why a task was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotTaken {
+pub struct TaskRejection {
     /// The bound.
     pub reason: TaskBound,
     /// When an ended task makes room; `None` if all tasks are still under way, or if there will be
@@ -287,7 +287,7 @@ impl Tasks {
     ///
     /// # Errors
     ///
-    /// [`NotTaken`] if a bound is reached. Then the future is not started.
+    /// [`TaskRejection`] if a bound is reached. Then the future is not started.
     ///
     /// # Panics
     ///
@@ -297,7 +297,7 @@ impl Tasks {
         submission: Submission,
         watch: Arc<dyn Watch>,
         work: impl FnOnce(Room) -> F + Send + 'static,
-    ) -> Result<Submitted, NotTaken>
+    ) -> Result<SubmittedTask, TaskRejection>
     where
         F: Future<Output = Result<BufferedReply, NotKept>> + Send + 'static,
     {
@@ -327,7 +327,7 @@ impl Tasks {
         if !inner.lock().spawned(id, &abort) {
             abort.abort();
         }
-        Ok(Submitted {
+        Ok(SubmittedTask {
             id,
             has_begun,
             future,
@@ -338,8 +338,8 @@ impl Tasks {
     ///
     /// # Errors
     ///
-    /// [`Missing`] if the owner has no such task.
-    pub fn get(&self, owner: &Owner, id: TaskId) -> Result<Task, Missing> {
+    /// [`MissingTask`] if the owner has no such task.
+    pub fn get(&self, owner: &Owner, id: TaskId) -> Result<Task, MissingTask> {
         let store = self.0.swept();
         self.0.find(&store, owner, id).map(TaskEntry::task)
     }
@@ -348,8 +348,8 @@ impl Tasks {
     ///
     /// # Errors
     ///
-    /// [`Missing`] if the owner has no such task.
-    pub fn take(&self, owner: &Owner, id: TaskId) -> Result<Task, Missing> {
+    /// [`MissingTask`] if the owner has no such task.
+    pub fn take(&self, owner: &Owner, id: TaskId) -> Result<Task, MissingTask> {
         let mut store = self.0.swept();
         let task = self.0.find(&store, owner, id)?.task();
         if task.ended.is_some() {
@@ -363,8 +363,8 @@ impl Tasks {
     ///
     /// # Errors
     ///
-    /// [`Missing`] if the owner has no such task.
-    pub async fn cancel(&self, owner: &Owner, id: TaskId) -> Result<(), Missing> {
+    /// [`MissingTask`] if the owner has no such task.
+    pub async fn cancel(&self, owner: &Owner, id: TaskId) -> Result<(), MissingTask> {
         if let Some(left) = self.begin_to_cancel(owner, id)? {
             left.cancelled().await;
         }
@@ -376,7 +376,7 @@ impl Tasks {
         &self,
         owner: &Owner,
         id: TaskId,
-    ) -> Result<Option<CancellationToken>, Missing> {
+    ) -> Result<Option<CancellationToken>, MissingTask> {
         let mut store = self.0.lock();
         let now = self.0.clock.now();
         store.sweep(now);
@@ -459,7 +459,7 @@ impl TaskStore {
         submission: Submission,
         watch: Arc<dyn Watch>,
         begun: oneshot::Sender<()>,
-    ) -> Result<Ending, NotTaken> {
+    ) -> Result<Ending, TaskRejection> {
         let mut store = self.lock();
         let now = self.clock.now();
         store.sweep(now);
@@ -488,26 +488,26 @@ impl TaskStore {
         store: &'a TaskTable,
         owner: &Owner,
         id: TaskId,
-    ) -> Result<&'a TaskEntry, Missing> {
+    ) -> Result<&'a TaskEntry, MissingTask> {
         self.ids.check(id)?;
         match store.entries.get(&id.random) {
             Some(entry) if entry.of.owner == *owner => Ok(entry),
-            Some(_) => Err(Missing::Unknown),
-            None => Err(Missing::Gone),
+            Some(_) => Err(MissingTask::Unknown),
+            None => Err(MissingTask::Gone),
         }
     }
 }
 
 /// A task that was accepted, as its submitter sees it. If this is dropped, the task continues.
 #[derive(Debug)]
-pub struct Submitted {
+pub struct SubmittedTask {
     /// The id of the task.
     pub id: TaskId,
     has_begun: oneshot::Receiver<()>,
     future: JoinHandle<()>,
 }
 
-impl Submitted {
+impl SubmittedTask {
     /// Whether it ended without waiting for anything.
     pub async fn has_ended_at_once(&mut self) -> bool {
         (&mut self.has_begun).await.is_err()

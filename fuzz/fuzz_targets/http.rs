@@ -19,7 +19,9 @@ use tidegate::call::{
 };
 use tidegate::protocol::forwarded_options::{ForwardedRule, ForwardedSettings};
 use tidegate::protocol::trusted::TrustedProxies;
-use tidegate::protocol::{Accepted, Conversation, Settings, Stop, StreamDrain, converse};
+use tidegate::protocol::{
+    AcceptedConnection, ClientSettings, Conversation, Stop, StreamDrain, converse,
+};
 use tidegate_callers::Network;
 use tidegate_runtime::Clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -110,10 +112,10 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
         user_from: UserFrom::Basic,
     };
     let now = tidegate_limits::Timestamp::ZERO;
-    let accepted = Accepted::new(stream, Peer::Tcp(address), Arc::new(listener), now);
+    let accepted = AcceptedConnection::new(stream, Peer::Tcp(address), Arc::new(listener), now);
     let conversation = Arc::new(Conversation {
         serve: Stub,
-        settings: Settings {
+        settings: ClientSettings {
             handshake_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(1),
             idle_timeout: Duration::from_secs(1),

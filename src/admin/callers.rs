@@ -39,7 +39,7 @@ use self::extract::{JsonBody, PathIds};
 pub(super) use self::query::{Frames, QuotaKeys};
 use self::query::{Listing, Sort, Suggest, UsageOf};
 pub(crate) use self::refused::without_name;
-pub use self::refused::{ApiRefusal, What};
+pub use self::refused::{ApiRefusal, ObjectKind};
 pub use self::state::{
     Basis, CallId, CallerState, CallerUsage, CallerUsed, CommonCall, CostsState, Delayed,
     DryRunState, Figures, MatchState, Moment, ObjectOrigin, PaceState, ProfileState, QueueRow,
@@ -290,16 +290,16 @@ async fn suggest(
 }
 
 #[derive(Serialize)]
-struct Merged {
+struct MergedState {
     #[serde(flatten)]
     caller: CallerState,
     merged: Vec<String>,
 }
 
-fn merged(source: &dyn CallersSource, merge: Merge) -> Result<Merged, ApiRefusal> {
+fn merged(source: &dyn CallersSource, merge: Merge) -> Result<MergedState, ApiRefusal> {
     let merged = merge.from.iter().map(CallerId::to_string).collect();
     let caller = source.merge_callers(merge)?;
-    Ok(Merged { caller, merged })
+    Ok(MergedState { caller, merged })
 }
 
 #[derive(Serialize)]

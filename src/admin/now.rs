@@ -66,7 +66,7 @@ pub struct NowState {
     /// Notices for an operator.
     pub notices: Vec<String>,
     /// Refusals of the last hour, the most frequent reason first.
-    pub refusals_1h: Vec<Refused>,
+    pub refusals_1h: Vec<RefusalCount>,
     /// The pause or the ramp; `None` while the limits of the config are in force.
     pub pause: Option<BackendState>,
     /// Limits that are lower for a while.
@@ -234,7 +234,7 @@ pub struct ReloadNow {
 
 /// The refusals for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Refused {
+pub struct RefusalCount {
     /// The reason.
     pub reason: &'static str,
     /// How many.

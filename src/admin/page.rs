@@ -19,7 +19,7 @@ use tidegate_runtime::page::{self, File, HEADERS};
 use tokio::sync::Semaphore;
 
 use super::routes::Routes;
-use super::{AdminSource, ApiRefusal, NowState, SeriesSpan, SeriesState, What, api};
+use super::{AdminSource, ApiRefusal, NowState, ObjectKind, SeriesSpan, SeriesState, api};
 
 /// The browser asks each time, and gets no body if it has the newest.
 const ASK_EACH_TIME: (&str, &str) = ("cache-control", "no-cache");
@@ -134,7 +134,7 @@ async fn file(Path(name): Path<String>, headers: HeaderMap) -> Response {
     }
     match page::FILES.iter().find(|file| file.name == name) {
         Some(file) => answer_text(file.kind, file.body, &headers),
-        None => ApiRefusal::unknown(What::File, &name).into_response(),
+        None => ApiRefusal::unknown(ObjectKind::File, &name).into_response(),
     }
 }
 

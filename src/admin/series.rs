@@ -127,7 +127,7 @@ impl Viewers {
 /// Marks an answer that goes on for as long as its connection has a reader. Such a connection is
 /// never silent.
 #[derive(Clone, Copy)]
-pub(super) struct GoesOn;
+pub(super) struct EndlessResponse;
 
 pub(super) fn routes() -> Routes<Arc<dyn AdminSource>> {
     Routes::new()
@@ -166,7 +166,7 @@ async fn stream(
         _place: place,
     };
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
-    (Extension(GoesOn), kind, Body::new(stream)).into_response()
+    (Extension(EndlessResponse), kind, Body::new(stream)).into_response()
 }
 
 /// A frame as a line of JSON.

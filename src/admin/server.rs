@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::places::{ActiveRequest, AdminConnection, AdminConnections};
-use super::series::GoesOn;
+use super::series::EndlessResponse;
 use super::{AdminPeer, AdminSettings, AdminSource, CallersSource, router};
 
 /// The most open connections. A further one replaces the one that has been silent for longest.
@@ -176,7 +176,7 @@ async fn answer(
 
 /// An answer that goes on counts as being answered to its end, any other until it has begun.
 fn held(answered: Response, answering: ActiveRequest) -> Response {
-    if answered.extensions().get::<GoesOn>().is_none() {
+    if answered.extensions().get::<EndlessResponse>().is_none() {
         return answered;
     }
     answered.map(|body| {

@@ -69,7 +69,7 @@ impl Gate {
             let resolved = state.resolve(&mut call, ask, now, &mut promoted);
             let admitted = state.run_at_once(lane, now, resolved.call);
             // With the answer, if that is there at once.
-            call.note_asked(now, resolved.class, resolved.replay, admitted.is_ok());
+            call.note_arrival(now, resolved.class, resolved.replay, admitted.is_ok());
             let works_on = resolved.works_on;
             match admitted {
                 Ok(hold) => {

@@ -202,7 +202,7 @@ impl Gate {
 
     /// Waits until there is something for [`quota_work`](Self::quota_work), also from before this
     /// call.
-    pub async fn quota_asked(&self) {
+    pub async fn wait_for_quota_work(&self) {
         self.lock.asks.notified().await;
     }
 

@@ -40,7 +40,7 @@ pub enum Admission {
 impl GateCall {
     /// Notes how it asked, and that it was admitted, if it need not wait. `replay` is what only a replay needs.
     #[inline]
-    pub(super) fn note_asked(
+    pub(super) fn note_arrival(
         &self,
         now: Timestamp,
         class: Arc<str>,

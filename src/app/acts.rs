@@ -23,7 +23,7 @@ use self::stored::{
 use super::AppState;
 use crate::admin::{
     ActKind, ActState, ActsSource, ApiRefusal, Author, BackendActing, BackendState, LimitName,
-    OverrideAsked, OverrideState, PauseAsked, ResumeAsked, What, because, unix_milliseconds,
+    ObjectKind, OverrideAsked, OverrideState, PauseAsked, ResumeAsked, because, unix_milliseconds,
 };
 use crate::admit::{
     AutomaticChange, AutomaticChangeKind, BackendControl, BackendControlNow, Gate, NotOverridden,
@@ -329,7 +329,7 @@ impl AppState {
 
 fn not_overridden(limit: &LimitName, error: NotOverridden) -> ApiRefusal {
     match error {
-        NotOverridden::Unknown => ApiRefusal::unknown(What::Limit, &limit.0),
+        NotOverridden::Unknown => ApiRefusal::unknown(ObjectKind::Limit, &limit.0),
         error => ApiRefusal::Conflict {
             field: "value".to_owned(),
             reason: error.to_string(),

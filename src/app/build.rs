@@ -26,7 +26,7 @@ use super::{
 };
 use crate::admit::Gate;
 use crate::call::Observe;
-use crate::callers::{Callers, Changed};
+use crate::callers::{Callers, ChangeResult};
 use crate::classify::Classifier;
 use crate::coalesce::Coalescer;
 use crate::config::Config;
@@ -57,7 +57,7 @@ impl AppState {
         let clock = Clock::with_past(PAST);
         let (keeper, saved) = Keeper::open(config.callers.state_file.as_deref())?;
         let acts = ActLog::open(config.callers.state_file.as_deref())?;
-        let Changed {
+        let ChangeResult {
             value: callers,
             buckets,
         } = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;

@@ -26,16 +26,16 @@ pub(super) use self::keeper::Keeper;
 use super::{AppState, follow, with_costs};
 use crate::admin::{
     ApiRefusal, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, CostsState,
-    DryRunRequest, DryRunState, Explained, Figures, MatchState, Merge, Moment, ObjectOrigin,
-    PaceState, ProfileState, QueueRow, RateLimitState, RequestRow, RequestState, Suggested,
-    UsageTable, Used, What, milliseconds, without_name,
+    DryRunRequest, DryRunState, Explained, Figures, MatchState, Merge, Moment, ObjectKind,
+    ObjectOrigin, PaceState, ProfileState, QueueRow, RateLimitState, RequestRow, RequestState,
+    Suggested, UsageTable, Used, milliseconds, without_name,
 };
 use crate::call::claim::{Charged, drawn};
 use crate::call::costs::{Costs, SuggestedCost};
 use crate::call::rate_limit::{Derive, NewRateLimit, RateLimitPatch};
-use crate::callers::rate_limit::MadeBy;
+use crate::callers::rate_limit::RateLimitOrigin;
 use crate::callers::shown::{CallerNow, RateLimitNow};
-use crate::callers::{self, Callers, Changed, Error};
+use crate::callers::{self, Callers, ChangeResult, Error};
 
 impl AppState {
     /// Changes callers, rate limits or costs, and then the buckets. The result is saved within ten
@@ -43,9 +43,9 @@ impl AppState {
     pub(super) fn change_callers<T, E>(
         &self,
         _one_at_a_time: &MutexGuard<'_, ()>,
-        change: impl FnOnce(&Callers) -> Result<Changed<T>, E>,
+        change: impl FnOnce(&Callers) -> Result<ChangeResult<T>, E>,
     ) -> Result<T, E> {
-        let Changed { value, buckets } = change(&self.callers)?;
+        let ChangeResult { value, buckets } = change(&self.callers)?;
         follow(&self.gate, &self.callers, buckets);
         Ok(value)
     }
@@ -59,7 +59,7 @@ impl AppState {
     /// already have been admitted by the change.
     fn change_and_save<T>(
         &self,
-        change: impl FnOnce(&Callers) -> Result<Changed<T>, Error>,
+        change: impl FnOnce(&Callers) -> Result<ChangeResult<T>, Error>,
     ) -> Result<T, ApiRefusal> {
         let mut keeper = lock(&self.keeper);
         keeper.reserve().map_err(|error| ApiRefusal::NotSaved {
@@ -83,7 +83,7 @@ impl AppState {
         }
     }
 
-    fn saved(&self) -> callers::Saved {
+    fn saved(&self) -> callers::SavedCallers {
         let seconds = |at| seconds_since_1970(self.clock.wall(at));
         self.callers.saved(seconds)
     }
@@ -120,8 +120,8 @@ impl AppState {
             id: rate_limit.id,
             label: rate_limit.label.to_string(),
             origin: match rate_limit.made_by {
-                MadeBy::Config => ObjectOrigin::Config,
-                MadeBy::Api => ObjectOrigin::Api,
+                RateLimitOrigin::Config => ObjectOrigin::Config,
+                RateLimitOrigin::Api => ObjectOrigin::Api,
             },
             profile: rule.profile.as_deref().map(ToOwned::to_owned),
             figures: rule.allowance.into(),
@@ -193,7 +193,7 @@ impl CallersSource for AppState {
             None => None,
             Some(group) => {
                 let usage = self.callers.group_usage(now, group.as_str());
-                let usage = usage.ok_or_else(|| ApiRefusal::unknown(What::Group, group))?;
+                let usage = usage.ok_or_else(|| ApiRefusal::unknown(ObjectKind::Group, group))?;
                 Some(used(&usage))
             }
         };
@@ -365,10 +365,10 @@ fn refused(error: Error) -> ApiRefusal {
     let reason = without_name(&error.to_string(), &field);
     match error {
         Error::Table(error) => error.into(),
-        Error::UnknownRateLimit(id) => ApiRefusal::unknown(What::RateLimit, id),
-        Error::UnknownProfile(name) => ApiRefusal::unknown(What::Profile, name),
+        Error::UnknownRateLimit(id) => ApiRefusal::unknown(ObjectKind::RateLimit, id),
+        Error::UnknownProfile(name) => ApiRefusal::unknown(ObjectKind::Profile, name),
         Error::LabelTaken { holder, .. } => ApiRefusal::LabelExists { holder },
-        Error::NotAttached { caller, .. } => ApiRefusal::unknown(What::Caller, caller),
+        Error::NotAttached { caller, .. } => ApiRefusal::unknown(ObjectKind::Caller, caller),
         Error::RateLimitIsStatic(_)
         | Error::TooManyRateLimits
         | Error::TooManyFunctions(_)

@@ -31,7 +31,7 @@ pub(super) struct RecentCalls {
 
 /// A call under way.
 #[derive(Clone, Debug)]
-pub(super) struct UnderWay {
+pub(super) struct CallUnderWay {
     pub(super) arrived: Timestamp,
     pub(super) is_admitted: bool,
     pub(super) function: Arc<str>,
@@ -151,9 +151,9 @@ impl RecentCalls {
     }
 
     /// The calls under way, the oldest first.
-    pub(super) fn under_way(&self) -> Vec<UnderWay> {
+    pub(super) fn under_way(&self) -> Vec<CallUnderWay> {
         let records = self.records();
-        let mut all: Vec<UnderWay> = records
+        let mut all: Vec<CallUnderWay> = records
             .iter()
             // Without the lock, because the last owner of a record reports its end.
             .filter_map(Weak::upgrade)
@@ -211,9 +211,9 @@ pub(super) fn durations(facts: &Facts, now: Timestamp) -> Durations {
     }
 }
 
-fn under_way(facts: &Facts) -> UnderWay {
+fn under_way(facts: &Facts) -> CallUnderWay {
     let claim = facts.claim.as_ref();
-    UnderWay {
+    CallUnderWay {
         arrived: facts.origin.arrived,
         is_admitted: facts.admitted.is_some(),
         function: Arc::clone(&facts.function),

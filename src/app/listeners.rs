@@ -15,18 +15,18 @@ use crate::call::listener::UNIX_MODE;
 use crate::call::{Bind, Listener, Protocol};
 use crate::listen::threads::{CallGuess, ThreadPlace};
 use crate::listen::{self, Bound, InheritedSockets, SocketFile, SocketFileId};
-use crate::protocol::{self, Accepted};
+use crate::protocol::{self, AcceptedConnection};
 
 /// Listeners of a running sidecar.
 #[derive(Default)]
 pub(super) struct Listeners {
-    pub(super) accepting: Vec<Accepting>,
+    pub(super) accepting: Vec<RunningListener>,
     /// The process ends: a reload that is under way adds no listener.
     pub(super) closed: bool,
 }
 
 /// A listener whose accept loop runs.
-pub(super) struct Accepting {
+pub(super) struct RunningListener {
     pub(super) settings: Arc<Live<Listener>>,
     pub(super) address: Bind,
     file: Option<SocketFileId>,
@@ -131,7 +131,7 @@ impl AppState {
 
     /// The bound addresses of the listeners that clients can still reach. Checks their files.
     pub(super) fn reachable(&self) -> Vec<Bind> {
-        let look = |it: &Accepting| (it.settings.get().bind.clone(), it.file.clone());
+        let look = |it: &RunningListener| (it.settings.get().bind.clone(), it.file.clone());
         let found: Vec<_> = lock(&self.listeners).accepting.iter().map(look).collect();
         let is_there =
             |file: &Option<SocketFileId>| file.as_ref().is_none_or(SocketFileId::is_there);
@@ -169,7 +169,7 @@ impl AppState {
             return;
         }
         info!(listener = %name, %address, "listening");
-        listeners.accepting.push(Accepting {
+        listeners.accepting.push(RunningListener {
             settings: Arc::clone(&settings),
             address,
             file: socket.file(),
@@ -205,7 +205,7 @@ impl AppState {
             let listener = settings.get();
             let listen = &self.metrics.listen;
             let counted = listen.opened_at(&mut lock(&looked_up), &listener.name);
-            let mut accepted = Accepted::new(stream, peer, listener, self.clock.now());
+            let mut accepted = AcceptedConnection::new(stream, peer, listener, self.clock.now());
             let ThreadPlace { executor, taken } =
                 self.threads.place_for(&guess, || accepted.is_one_call());
             let held = (connection, counted, taken);

@@ -18,7 +18,7 @@ use self::sentence::sentence;
 use super::{AppState, REVISION};
 use crate::admin::{
     ActsSource as _, AddressNow, AdminSource, BackendActing, BackendNow, CallId, CallNow, NowState,
-    QueueLevels, ReadyNow, Refused, StoreNow, Traffic, link_to_what_to_do, milliseconds,
+    QueueLevels, ReadyNow, RefusalCount, StoreNow, Traffic, link_to_what_to_do, milliseconds,
     unix_milliseconds, what_to_do,
 };
 use crate::call::{Destination, Facts, Reason};
@@ -426,7 +426,7 @@ fn quantiles(of: &[Duration]) -> [Option<f64>; 2] {
     })
 }
 
-fn refusals(refused: [u32; Reason::ALL.len()]) -> Vec<Refused> {
+fn refusals(refused: [u32; Reason::ALL.len()]) -> Vec<RefusalCount> {
     let mut by_count: BTreeMap<_, _> = BTreeMap::new();
     for (reason, count) in Reason::ALL.into_iter().zip(refused) {
         if count > 0 {
@@ -435,7 +435,7 @@ fn refusals(refused: [u32; Reason::ALL.len()]) -> Vec<Refused> {
     }
     let rows = by_count
         .into_iter()
-        .map(|((Reverse(count), _), reason)| Refused {
+        .map(|((Reverse(count), _), reason)| RefusalCount {
             reason: reason.label(),
             count: u64::from(count),
             what_to_do: what_to_do(reason.label()),

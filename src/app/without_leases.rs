@@ -18,7 +18,7 @@ impl Coordination {
     }
 
     /// The config refuses `[coordinate]`, so there is nothing to apply.
-    pub(super) fn apply(&self, _: Option<&SharingSettings>, _: &admit::Settings) {}
+    pub(super) fn apply(&self, _: Option<&SharingSettings>, _: &admit::GateSettings) {}
 
     pub(super) async fn keep_carrying(self: Arc<Self>) {}
 

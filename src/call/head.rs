@@ -25,7 +25,7 @@ pub struct Headers {
 
 /// A field that may be given once was given again. It is not known which is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Twice;
+pub struct RepeatedField;
 
 impl Headers {
     /// Fields that are parts of these bytes.
@@ -50,11 +50,11 @@ impl Headers {
     ///
     /// # Errors
     /// If it has two values.
-    pub fn only<'a>(&'a self, name: &'a str) -> Result<Option<&'a [u8]>, Twice> {
+    pub fn only<'a>(&'a self, name: &'a str) -> Result<Option<&'a [u8]>, RepeatedField> {
         let mut all = self.get_all(name);
         match (all.next(), all.next()) {
             (only, None) => Ok(only),
-            (_, Some(_)) => Err(Twice),
+            (_, Some(_)) => Err(RepeatedField),
         }
     }
 

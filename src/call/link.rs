@@ -50,7 +50,7 @@ impl Link {
     pub(crate) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(tcp) => tcp.try_write(bytes),
-            Self::Tls(secured) => at_once(secured.poll_write(&mut unwoken(), bytes)),
+            Self::Tls(secured) => at_once(secured.poll_write(&mut noop_context(), bytes)),
         }
     }
 
@@ -63,7 +63,7 @@ impl Link {
             Self::Plain(tcp) => tcp.try_read_buf(into),
             Self::Tls(secured) => at_once(poll_read_buf(
                 Pin::new(&mut **secured),
-                &mut unwoken(),
+                &mut noop_context(),
                 into,
             )),
         }
@@ -154,7 +154,7 @@ impl TlsCause {
 }
 
 /// The waker of a task that waits for the socket itself.
-fn unwoken() -> Context<'static> {
+fn noop_context() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 

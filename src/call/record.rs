@@ -98,12 +98,12 @@ pub struct Facts {
     /// The caller and the charge; `None` if it was not a request.
     pub claim: Option<Claim>,
     /// Facts that few calls have. 10,000 calls may wait, and most have no room for it.
-    pub rare: Option<Box<Rare>>,
+    pub rare: Option<Box<RareFacts>>,
 }
 
 /// Facts of few calls.
 #[derive(Clone, Debug, Default)]
-pub struct Rare {
+pub struct RareFacts {
     /// The call whose second send this is, by its id.
     pub retry_of: Option<u64>,
     /// The final charge, if it was settled.
@@ -121,7 +121,7 @@ pub struct Rare {
 }
 
 /// The rare facts of most calls.
-static NOTHING: Rare = Rare {
+static NOTHING: RareFacts = RareFacts {
     retry_of: None,
     settled: None,
     quotas: Vec::new(),
@@ -179,12 +179,12 @@ impl Facts {
 
     /// Facts that few calls have.
     #[must_use]
-    pub fn rare(&self) -> &Rare {
+    pub fn rare(&self) -> &RareFacts {
         self.rare.as_deref().unwrap_or(&NOTHING)
     }
 
     /// Facts that few calls have, to change them.
-    pub fn rare_mut(&mut self) -> &mut Rare {
+    pub fn rare_mut(&mut self) -> &mut RareFacts {
         self.rare.get_or_insert_default()
     }
 
@@ -204,7 +204,7 @@ impl Facts {
 
     /// Copies the draws of this call.
     pub fn draws_as(&mut self, call: &Self) {
-        let Rare {
+        let RareFacts {
             settled, quotas, ..
         } = call.rare();
         if settled.is_some() || !quotas.is_empty() || self.rare.is_some() {
@@ -363,10 +363,10 @@ impl Record {
             is_read: first.is_read,
             limited: first.limited,
             handed_over: first.handed_over,
-            rare: Some(Box::new(Rare {
+            rare: Some(Box::new(RareFacts {
                 retry_of: Some(first.id),
                 parent,
-                ..Rare::default()
+                ..RareFacts::default()
             })),
             ..Facts::begun(origin, dialect, function, class, target)
         };

@@ -9,11 +9,11 @@ use tidegate_limits::{Burst, Fill, Timestamp};
 
 use super::functions::FUNCTIONS_MAX;
 use super::rate_limit::{
-    Allowance, MadeBy, NewRateLimit, RATE_LIMITS_MAX, RateLimit, RateLimitPatch, Rule, Size,
-    SizePatch,
+    Allowance, NewRateLimit, RATE_LIMITS_MAX, RateLimit, RateLimitOrigin, RateLimitPatch, Rule,
+    Size, SizePatch,
 };
 use super::shown::suggestion;
-use super::{Callers, CallersState, Changed, Error};
+use super::{Callers, CallersState, ChangeResult, Error};
 use crate::call::costs::Costs;
 
 impl Callers {
@@ -23,7 +23,7 @@ impl Callers {
     /// # Errors
     /// What is wrong with it, which caller has one of its patterns, or that there is no such
     /// rate limit.
-    pub fn create(&self, new: NewCaller) -> Result<Changed<CallerId>, Error> {
+    pub fn create(&self, new: NewCaller) -> Result<ChangeResult<CallerId>, Error> {
         self.recharge(|state| {
             state.check_charge(new.charge)?;
             let before = state.members();
@@ -41,7 +41,7 @@ impl Callers {
     /// # Errors
     /// If there is none of that id, if it stands in the config, or if there is no such rate
     /// limit.
-    pub fn patch(&self, id: CallerId, patch: Patch) -> Result<Changed<()>, Error> {
+    pub fn patch(&self, id: CallerId, patch: Patch) -> Result<ChangeResult<()>, Error> {
         self.recharge(|state| {
             let before = state.members();
             state.check_charge(patch.charge.unwrap_or_default())?;
@@ -55,7 +55,7 @@ impl Callers {
     ///
     /// # Errors
     /// If there is none of that id, if it stands in the config, or is the unknown row.
-    pub fn delete(&self, id: CallerId) -> Result<Changed<()>, Error> {
+    pub fn delete(&self, id: CallerId) -> Result<ChangeResult<()>, Error> {
         self.recharge(|state| {
             let before = state.members();
             state.table.remove(id)?;
@@ -76,7 +76,7 @@ impl Callers {
         into: CallerId,
         from: &[CallerId],
         label: Option<Label>,
-    ) -> Result<Changed<()>, Error> {
+    ) -> Result<ChangeResult<()>, Error> {
         self.recharge(|state| {
             let before = state.groups_of(std::iter::once(into).chain(from.iter().copied()));
             state.table.merge(into, from)?;
@@ -109,7 +109,7 @@ impl Callers {
         &self,
         now: Timestamp,
         new: NewRateLimit,
-    ) -> Result<Changed<RateLimitId>, Error> {
+    ) -> Result<ChangeResult<RateLimitId>, Error> {
         let attaches = !new.callers.is_empty();
         let make = |state: &mut CallersState| {
             if state.rate_limits.len() >= RATE_LIMITS_MAX {
@@ -126,7 +126,7 @@ impl Callers {
             let limit = RateLimit {
                 id,
                 label,
-                made_by: MadeBy::Api,
+                made_by: RateLimitOrigin::Api,
                 rule: Rule {
                     allowance,
                     profile,
@@ -153,7 +153,7 @@ impl Callers {
         &self,
         id: RateLimitId,
         patch: RateLimitPatch,
-    ) -> Result<Changed<()>, Error> {
+    ) -> Result<ChangeResult<()>, Error> {
         self.change(|state| {
             let mut limit = state.changeable(id)?.clone();
             if let Some(label) = &patch.label {
@@ -174,7 +174,7 @@ impl Callers {
     ///
     /// # Errors
     /// If there is none of that id, or if it stands in the config.
-    pub fn delete_rate_limit(&self, id: RateLimitId) -> Result<Changed<()>, Error> {
+    pub fn delete_rate_limit(&self, id: RateLimitId) -> Result<ChangeResult<()>, Error> {
         self.change(|state| {
             state.changeable(id)?;
             state.rate_limits.remove(&id);
@@ -187,7 +187,7 @@ impl Callers {
     ///
     /// # Errors
     /// If there is no such caller or rate limit, or if the caller stands in the config.
-    pub fn attach(&self, id: RateLimitId, caller: CallerId) -> Result<Changed<()>, Error> {
+    pub fn attach(&self, id: RateLimitId, caller: CallerId) -> Result<ChangeResult<()>, Error> {
         self.recharge(|state| {
             let charge = Charge::Limit(id);
             state.check_charge(charge)?;
@@ -200,7 +200,7 @@ impl Callers {
     /// # Errors
     /// If there is no such caller or rate limit, if the caller has another, or stands in the
     /// config.
-    pub fn detach(&self, id: RateLimitId, caller: CallerId) -> Result<Changed<()>, Error> {
+    pub fn detach(&self, id: RateLimitId, caller: CallerId) -> Result<ChangeResult<()>, Error> {
         self.recharge(|state| {
             let charge = Charge::Limit(id);
             state.check_charge(charge)?;
@@ -217,7 +217,7 @@ impl Callers {
     ///
     /// # Errors
     /// If there would be too many functions with names.
-    pub fn put_costs(&self, costs: Costs) -> Result<Changed<()>, Error> {
+    pub fn put_costs(&self, costs: Costs) -> Result<ChangeResult<()>, Error> {
         self.change(|state| {
             let is_new = |name: &&Arc<str>| state.functions.find(name) == FunctionId::OTHER;
             if costs.functions.keys().filter(is_new).count() > state.functions.room() {
@@ -279,8 +279,8 @@ impl CallersState {
         let limit = self.rate_limits.get(&id);
         let limit = limit.ok_or(Error::UnknownRateLimit(id))?;
         match limit.made_by {
-            MadeBy::Api => Ok(limit),
-            MadeBy::Config => Err(Error::RateLimitIsStatic(id)),
+            RateLimitOrigin::Api => Ok(limit),
+            RateLimitOrigin::Config => Err(Error::RateLimitIsStatic(id)),
         }
     }
 

@@ -13,7 +13,7 @@ use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::BucketId;
 use tidegate_limits::scheduler::Settlement;
 
-use super::quotas::Asking;
+use super::quotas::QuotaKeyParts;
 use super::rate_limit::{self, RateLimit};
 use super::{Account, Callers, CallersState, GroupUse, Meets};
 use crate::call::claim::{Charged, Claim, Counted, Settling};
@@ -48,7 +48,7 @@ impl Callers {
                 costs: Arc::clone(&state.cost_model),
                 estimated: cost,
             });
-        let asking = Asking {
+        let asking = QuotaKeyParts {
             identity,
             function: function_name,
             functions: &state.functions,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_limits::scheduler::PacerNow;
 use tidegate_runtime::metric::{self, SetLevel, SetTotal};
 
-use super::shown::{GroupNow, Registered};
+use super::shown::{CallerCounts, GroupNow};
 
 tidegate_runtime::metrics! {
     /// Rate limits and callers.
@@ -137,7 +137,7 @@ impl CallerMetrics {
     }
 
     /// Shows how many callers there are.
-    pub fn mirror_callers(&self, now: &Registered) {
+    pub fn mirror_callers(&self, now: &CallerCounts) {
         self.callers_registered("config").show(now.from_config);
         self.callers_registered("made").show(now.made);
         self.callers_registered("auto").show(now.auto);

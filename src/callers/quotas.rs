@@ -27,7 +27,7 @@ struct ConfiguredQuota {
 }
 
 /// The parts of a call that decide its keys.
-pub(super) struct Asking<'a> {
+pub(super) struct QuotaKeyParts<'a> {
     pub(super) identity: &'a Identity,
     pub(super) function: &'a str,
     pub(super) functions: &'a FunctionNames,
@@ -59,7 +59,7 @@ impl ConfiguredQuotas {
     /// name of its caller, and is called at most once.
     pub(super) fn of(
         &self,
-        asking: &Asking<'_>,
+        asking: &QuotaKeyParts<'_>,
         caller: impl FnOnce() -> Option<Arc<str>>,
     ) -> Option<Arc<[QuotaKey]>> {
         if self.0.is_empty() {
@@ -90,7 +90,7 @@ impl ConfiguredQuotas {
     }
 }
 
-impl Asking<'_> {
+impl QuotaKeyParts<'_> {
     fn function_key(&self) -> Arc<str> {
         let known = self.functions.name(self.function_id);
         if **known == *self.function {

@@ -67,7 +67,7 @@ impl Rule {
 
 /// Where a rate limit comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MadeBy {
+pub enum RateLimitOrigin {
     /// The rate limit is in the config, and only the config can change it.
     Config,
     /// The rate limit was made through the API.
@@ -82,7 +82,7 @@ pub struct RateLimit {
     /// The label, also in metrics; its number without a label.
     pub label: Arc<str>,
     /// Where it comes from.
-    pub made_by: MadeBy,
+    pub made_by: RateLimitOrigin,
     /// The rule of the rate limit.
     pub rule: Rule,
 }

@@ -9,7 +9,7 @@ use crate::call::costs::Costs;
 
 /// The state that is kept from one run to the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Saved {
+pub struct SavedCallers {
     /// Every row of the table.
     pub callers: Vec<SavedRow>,
     /// The highest id that a caller has had: no id is given twice.
@@ -35,7 +35,7 @@ impl Callers {
     /// The state to keep. `moment` says a time of this run as a number that grows from run to run, such as seconds
     /// since 1970.
     #[must_use]
-    pub fn saved(&self, moment: impl Fn(Timestamp) -> u64) -> Saved {
+    pub fn saved(&self, moment: impl Fn(Timestamp) -> u64) -> SavedCallers {
         let state = self.lock();
         let now = Timestamp::ZERO;
         let row = |row: &CallerRow| {
@@ -54,7 +54,7 @@ impl Callers {
                     .unwrap_or_default(),
             }
         };
-        Saved {
+        SavedCallers {
             callers: state.table.rows().map(row).collect(),
             caller_ids_given: state.table.ids_given(),
             rate_limits: state.rate_limits.values().cloned().collect(),
@@ -67,7 +67,7 @@ impl Callers {
 impl CallersState {
     /// Restores the state of an earlier run, before the config is applied. A row that cannot be
     /// restored is left out and logged.
-    pub(super) fn restore(&mut self, saved: Saved) {
+    pub(super) fn restore(&mut self, saved: SavedCallers) {
         let highest = saved.rate_limits.iter().map(|limit| limit.id.0).max();
         self.rate_limits_made = saved.rate_limits_made.max(highest.unwrap_or(0));
         for limit in saved.rate_limits {

@@ -50,7 +50,7 @@ pub struct GroupNow {
 
 /// Rows by where they come from, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Registered {
+pub struct CallerCounts {
     /// In the config.
     pub from_config: u64,
     /// Made through the API, or kept because it was changed there.
@@ -127,11 +127,11 @@ impl Callers {
 
     /// How many rows there are, and have been forgotten. Asks every row.
     #[must_use]
-    pub fn registered(&self) -> Registered {
+    pub fn registered(&self) -> CallerCounts {
         let state = self.lock();
-        let mut registered = Registered {
+        let mut registered = CallerCounts {
             evicted: state.evicted,
-            ..Registered::default()
+            ..CallerCounts::default()
         };
         for row in state.table.rows() {
             match row.kind {

@@ -71,14 +71,14 @@ pub(super) struct Clues<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Classes {
     known: Vec<KnownClass>,
-    functions: HashMap<Arc<str>, Placed>,
+    functions: HashMap<Arc<str>, AssignedClass>,
     listeners: HashMap<Arc<str>, FromListener>,
     header: HeaderName,
 }
 
 /// The settings of a function.
 #[derive(Clone, Debug, Default)]
-struct Placed {
+struct AssignedClass {
     /// The class set by the operator.
     class: Option<Arc<str>>,
     is_write: bool,
@@ -86,10 +86,10 @@ struct Placed {
 
 impl Classes {
     pub(super) fn new(kind: BackendKind, settings: &ClassSettings) -> Self {
-        let mut functions: HashMap<Arc<str>, Placed> = HashMap::new();
+        let mut functions: HashMap<Arc<str>, AssignedClass> = HashMap::new();
         for function in kind.functions() {
             let mut efforts = settings.efforts.iter();
-            let placed = Placed {
+            let placed = AssignedClass {
                 class: efforts
                     .find(|(effort, _)| *effort == function.effort)
                     .map(|(_, class)| Arc::clone(class)),

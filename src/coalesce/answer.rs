@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 
-use super::key::Apart;
+use super::key::KeyHeaders;
 use crate::call::sdk::reply::overall_rc;
 use crate::call::{BufferedReply, Dialect, Headers, Refusal, Reply, ReplyBody};
 
@@ -19,7 +19,7 @@ pub(super) enum AnswerScope {
 }
 
 impl AnswerScope {
-    pub(super) fn of(reply: Result<Reply, Refusal>, apart: &Apart) -> Self {
+    pub(super) fn of(reply: Result<Reply, Refusal>, apart: &KeyHeaders) -> Self {
         let Reply { head, body, pinned } = match reply {
             Ok(reply) => reply,
             Err(refusal) => return Self::Shared(Err(refusal)),
@@ -82,7 +82,7 @@ pub(super) fn compact(answer: &BufferedReply) -> BufferedReply {
 
 /// Whether a response is valid for all clients with the same request: it sets no cookie, and
 /// depends only on what distinguishes reads (RFC 9110, 12.5.5).
-fn is_for_all(headers: &Headers, apart: &Apart) -> bool {
+fn is_for_all(headers: &Headers, apart: &KeyHeaders) -> bool {
     let is_compared = |name: &str| {
         // "*" has the form of a name, and stands for more than the headers, such as the client's address.
         name != "*" && HeaderName::from_bytes(name.as_bytes()).is_ok_and(|name| apart.tells(&name))
@@ -104,7 +104,7 @@ mod tests {
     fn answered(response: http::response::Builder, body: &'static str) -> AnswerScope {
         let body = ReplyBody::whole(Bytes::from_static(body.as_bytes()));
         let reply = Reply::http(response.body(body).expect("a response"));
-        AnswerScope::of(Ok(reply), &Apart::Known)
+        AnswerScope::of(Ok(reply), &KeyHeaders::Known)
     }
 
     fn is_shared(given: &AnswerScope) -> bool {
@@ -138,13 +138,13 @@ mod tests {
             ReplyBody::stream(http_body_util::Empty::new().map_err(|never| match never {}));
         assert!(!is_shared(&AnswerScope::of(
             Ok(Reply::object(stream)),
-            &Apart::Known
+            &KeyHeaders::Known
         )));
     }
 
     #[test]
     fn a_reply_that_varies_by_anything_is_shared_on_no_route() {
-        let own_route = Apart::AllBut([header::USER_AGENT].into());
+        let own_route = KeyHeaders::AllBut([header::USER_AGENT].into());
         for (value, shared) in [
             ("*", false),
             ("Accept, *", false),
@@ -176,13 +176,13 @@ mod tests {
         check(answered(good(503), "{}"), None, false);
         let whole = || {
             let object = ReplyBody::whole(Bytes::from_static(b"{}"));
-            AnswerScope::of(Ok(Reply::object(object)), &Apart::Known)
+            AnswerScope::of(Ok(Reply::object(object)), &KeyHeaders::Known)
         };
         check(whole(), Some(0), true);
         check(whole(), Some(404), false);
         check(whole(), None, false);
         let refused = Err(Refusal::new(Reason::QueueFull, "no"));
-        let given = AnswerScope::of(refused, &Apart::Known);
+        let given = AnswerScope::of(refused, &KeyHeaders::Known);
         assert!(matches!(given, AnswerScope::Shared(Err(_))), "{given:?}");
     }
 

@@ -37,14 +37,14 @@ static NEVER_SHARED: [HeaderName; 8] = [
 
 /// The headers that distinguish reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Apart {
+pub(super) enum KeyHeaders {
     /// Headers that an answer of a function of the table can depend on.
     Known,
     /// All headers except these, because it is unknown what a route of the operator depends on.
     AllBut(Arc<[HeaderName]>),
 }
 
-impl Apart {
+impl KeyHeaders {
     /// Whether reads with different values of this header are never identical.
     pub(super) fn tells(&self, name: &HeaderName) -> bool {
         match self {
@@ -89,7 +89,7 @@ impl Guest {
 pub struct Key {
     /// The one guest that it is about, if any.
     pub(super) guest: Option<Guest>,
-    pub(super) apart: Apart,
+    pub(super) apart: KeyHeaders,
     bytes: Box<[u8]>,
 }
 
@@ -101,9 +101,9 @@ impl Key {
         destination: Destination,
         guest: Option<&str>,
         message: &Message,
-        apart: Apart,
+        apart: KeyHeaders,
     ) -> Option<Self> {
-        let mut parts = Parts::default();
+        let mut parts = KeyBytes::default();
         parts.add(destination.label().as_bytes());
         parts.add(function.as_bytes());
         match message {
@@ -139,15 +139,15 @@ impl fmt::Debug for Key {
 /// Parts one after another, each with its length, so different lists of parts never give the same
 /// bytes.
 #[derive(Default)]
-struct Parts(Vec<u8>);
+struct KeyBytes(Vec<u8>);
 
-impl Parts {
+impl KeyBytes {
     fn add(&mut self, part: &[u8]) {
         self.0.extend_from_slice(&part.len().to_le_bytes());
         self.0.extend_from_slice(part);
     }
 
-    fn add_request(&mut self, call: &HttpCall, apart: &Apart) -> Option<()> {
+    fn add_request(&mut self, call: &HttpCall, apart: &KeyHeaders) -> Option<()> {
         let head = &call.head;
         let may_be_a_read = [Method::GET, Method::HEAD, Method::POST].contains(&head.method);
         let RequestBody::Whole(body) = &call.body else {
@@ -163,8 +163,8 @@ impl Parts {
         self.add(head.method.as_str().as_bytes());
         self.add(head.target().as_bytes());
         match apart {
-            Apart::Known => self.add_headers(&head.headers, &TOLD_APART),
-            Apart::AllBut(_) => {
+            KeyHeaders::Known => self.add_headers(&head.headers, &TOLD_APART),
+            KeyHeaders::AllBut(_) => {
                 // Sorted, because their order has no meaning.
                 let forwarded = call.forwarded.as_deref();
                 let is_sent = |name: &[u8]| !forwarded.is_some_and(|it| it.replaces(name));
@@ -221,12 +221,18 @@ mod tests {
     }
 
     fn key(message: &Message) -> Option<Key> {
-        Key::of("guest_list", Destination::Http, None, message, Apart::Known)
+        Key::of(
+            "guest_list",
+            Destination::Http,
+            None,
+            message,
+            KeyHeaders::Known,
+        )
     }
 
     #[test]
     fn on_own_routes_every_header_counts_except_ignored_ones() {
-        let apart = Apart::AllBut([header::USER_AGENT].into());
+        let apart = KeyHeaders::AllBut([header::USER_AGENT].into());
         let key = |request: http::request::Builder| {
             let message = http(request, "");
             Key::of("report", Destination::Http, None, &message, apart.clone())
@@ -250,7 +256,7 @@ mod tests {
     fn clients_that_the_service_can_tell_apart_share_only_if_that_is_ignored() {
         let of = |client: [u8; 4], action, ignored: &[&'static str], lie: &str| {
             let ignored = ignored.iter().map(|name| HeaderName::from_static(name));
-            let apart = Apart::AllBut(ignored.collect());
+            let apart = KeyHeaders::AllBut(ignored.collect());
             let Message::Http(mut call) = http(get("/report").header("x-real-ip", lie), "") else {
                 unreachable!("it is HTTP")
             };
@@ -315,7 +321,7 @@ mod tests {
             Destination::Socket,
             None,
             &agent,
-            Apart::Known,
+            KeyHeaders::Known,
         );
         assert_ne!(elsewhere.expect("it can be shared"), plain());
     }

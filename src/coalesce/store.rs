@@ -43,7 +43,7 @@ pub(super) struct Seat {
 }
 
 /// A call under way.
-struct Call {
+struct RunningSharedCall {
     key: Arc<Key>,
     seats: BTreeMap<SeatId, Seat>,
     next_seat: u64,
@@ -90,7 +90,7 @@ pub(super) struct StartedCall {
 
 /// The needs of the waiting reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ReadDeadlines {
     /// The earliest deadline: then a read must be refused.
     pub first_deadline: Option<Timestamp>,
     /// The latest deadline: until then the call is useful.
@@ -144,7 +144,7 @@ pub(super) struct SharedCalls {
     pub(super) settings: Arc<CoalesceSettings>,
     /// By guest, so that a write finds the reads that it ends.
     index: HashMap<Option<Guest>, HashMap<Arc<Key>, SharedCallEntry>>,
-    calls: HashMap<SharedCallId, Call>,
+    calls: HashMap<SharedCallId, RunningSharedCall>,
     /// Kept answers, in the order of their age.
     kept: BTreeMap<(Timestamp, SharedCallId), Arc<Key>>,
     /// The kept answers in the order of their last use.
@@ -216,7 +216,7 @@ impl SharedCalls {
         self.next_call += 1;
         let changed = Arc::new(Notify::new());
         let (admit, admitted) = watch::channel(false);
-        let call = Call {
+        let call = RunningSharedCall {
             key: Arc::clone(key),
             seats: BTreeMap::from([(SeatId::FIRST, seat)]),
             next_seat: SeatId::FIRST.0 + 1,
@@ -245,10 +245,10 @@ impl SharedCalls {
     }
 
     /// The needs of the waiting reads; `None` if no read waits.
-    pub(super) fn wanted(&self, id: SharedCallId) -> Option<Wanted> {
+    pub(super) fn wanted(&self, id: SharedCallId) -> Option<ReadDeadlines> {
         let seats = &self.calls.get(&id)?.seats;
         let deadlines = || seats.values().map(|seat| seat.deadline);
-        Some(Wanted {
+        Some(ReadDeadlines {
             first_deadline: deadlines().flatten().min(),
             // A read without a deadline waits longest.
             last_deadline: deadlines()
@@ -457,7 +457,7 @@ impl SharedCalls {
 const RUNS: &str = "a call in the index is under way";
 const STANDS_BY_USE: &str = "a kept answer has its use noted";
 
-impl Call {
+impl RunningSharedCall {
     fn sit(&mut self, seat: Seat) -> SeatId {
         let number = SeatId(self.next_seat);
         self.next_seat += 1;
@@ -528,7 +528,7 @@ mod tests {
             function: "f".into(),
             target: None,
         }));
-        let apart = crate::coalesce::key::Apart::Known;
+        let apart = crate::coalesce::key::KeyHeaders::Known;
         Key::of("f", Destination::Socket, guest, &message, apart).expect("it can be shared")
     }
 
@@ -581,7 +581,7 @@ mod tests {
         let mut store = store(0, 9, 1 << 20);
         let id = begin(&mut store, "a", None, seat(Some(60), 2));
         let check = |store: &SharedCalls, first: Option<u64>, last: Option<u64>, class| {
-            let wanted = Wanted {
+            let wanted = ReadDeadlines {
                 first_deadline: first.map(at),
                 last_deadline: last.map(at),
                 class: Class(class),

@@ -11,8 +11,10 @@ use tokio::sync::futures::Notified;
 
 use super::CoalescerState;
 use super::answer::{AnswerScope, is_good, reply_aged};
-use super::key::Apart;
-use super::store::{EndedCall, PayingClient, Seat, SeatId, SharedResult, StartedCall, Wanted};
+use super::key::KeyHeaders;
+use super::store::{
+    EndedCall, PayingClient, ReadDeadlines, Seat, SeatId, SharedResult, StartedCall,
+};
 use crate::call::claim::Payer;
 use crate::call::{
     BufferedReply, Destination, Facts, Identity, Observe, OnClientLeft, Reason, Record, Refusal,
@@ -29,7 +31,7 @@ pub struct SharedCall {
     record: Option<Arc<Record>>,
     observer: Arc<SharedObserver>,
     /// The headers that distinguish its clients' requests from others.
-    apart: Apart,
+    apart: KeyHeaders,
 }
 
 impl SharedCall {
@@ -37,7 +39,7 @@ impl SharedCall {
         shared: Arc<CoalescerState>,
         begun: StartedCall,
         first: &Record,
-        apart: Apart,
+        apart: KeyHeaders,
     ) -> Self {
         let shared_observer = Arc::new(SharedObserver {
             reported_in: Mutex::default(),
@@ -85,7 +87,7 @@ impl SharedCall {
 
     /// The needs of the waiting reads; `None` if no read waits.
     #[must_use]
-    pub fn wanted(&self) -> Option<Wanted> {
+    pub fn wanted(&self) -> Option<ReadDeadlines> {
         lock(&self.shared.store).wanted(self.begun.id)
     }
 

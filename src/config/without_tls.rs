@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::call::Protocol;
 use crate::call::listener::TlsSection;
 use crate::forward::BackendTls;
-use crate::forward::options::{BackendTlsSection, Target};
-use crate::options::{At, Notes};
+use crate::forward::options::{BackendTarget, BackendTlsSection};
+use crate::options::{LocatedKey, Notes};
 
 pub(super) fn load(_: &TlsSection, _: Protocol, _: &Notes) -> Option<Arc<Infallible>> {
     None
@@ -15,14 +15,18 @@ pub(super) fn load(_: &TlsSection, _: Protocol, _: &Notes) -> Option<Arc<Infalli
 
 pub(super) struct ForBackends;
 
-pub(super) fn for_backends(_: &BackendTlsSection, _: &At, _: &Notes) -> Option<ForBackends> {
+pub(super) fn for_backends(
+    _: &BackendTlsSection,
+    _: &LocatedKey,
+    _: &Notes,
+) -> Option<ForBackends> {
     None
 }
 
 pub(super) fn of_backend(
     _: &ForBackends,
-    _: &Target,
-    _: &At,
+    _: &BackendTarget,
+    _: &LocatedKey,
     _: &BackendTlsSection,
     _: &[&[u8]],
     _: &Notes,

@@ -72,7 +72,7 @@ struct FailedAddress {
 
 impl AddressBook {
     /// Records the result of a lookup that began at this moment.
-    pub(super) fn looked_up(&self, began: Instant, found: &LookupResult) {
+    pub(super) fn record_lookup(&self, began: Instant, found: &LookupResult) {
         let mut entries = lock(&self.0);
         if entries.began.is_some_and(|latest| latest > began) {
             return;
@@ -240,14 +240,14 @@ mod tests {
         let first = Instant::now();
         tokio::time::advance(SECOND).await;
         let second = Instant::now();
-        book.looked_up(second, &Ok([1, 2].map(address).into()));
+        book.record_lookup(second, &Ok([1, 2].map(address).into()));
         // A lookup that began earlier and took longer has an old answer.
-        book.looked_up(first, &Ok([3].map(address).into()));
+        book.record_lookup(first, &Ok([3].map(address).into()));
         book.connected(address(2));
         fail(&book, 1, second);
         let failure = io::Error::other("no server answered");
         tokio::time::advance(SECOND).await;
-        book.looked_up(Instant::now(), &Err(Arc::new(failure)));
+        book.record_lookup(Instant::now(), &Err(Arc::new(failure)));
         let state = book.state(Instant::now());
         let shown = |last, is_in_use, failure: Option<&str>| AddressState {
             address: address(last),

@@ -24,7 +24,7 @@ impl Flag {
 }
 
 /// Set by an exchange at its first byte. From then on it must not be cancelled.
-pub(super) type Committed = Arc<Flag>;
+pub(super) type CommitFlag = Arc<Flag>;
 
 /// An exchange that can go on without its client.
 pub(super) trait Carried: Future<Output: Send> + Send + Unpin + 'static {
@@ -39,23 +39,23 @@ pub(super) trait Carried: Future<Output: Send> + Send + Unpin + 'static {
 }
 
 /// An exchange that is an async function, and sets a flag.
-pub(super) struct Flagged<T> {
+pub(super) struct FlaggedExchange<T> {
     exchange: Pin<Box<dyn Future<Output = T> + Send>>,
-    committed: Committed,
+    committed: CommitFlag,
     on_client_left: OnClientLeft,
     record: Arc<Record>,
 }
 
-impl<T> Flagged<T> {
+impl<T> FlaggedExchange<T> {
     pub(super) fn new<F>(
         record: Arc<Record>,
         on_client_left: OnClientLeft,
-        exchange: impl FnOnce(Committed) -> F,
+        exchange: impl FnOnce(CommitFlag) -> F,
     ) -> Self
     where
         F: Future<Output = T> + Send + 'static,
     {
-        let committed = Committed::default();
+        let committed = CommitFlag::default();
         Self {
             exchange: Box::pin(exchange(Arc::clone(&committed))),
             committed,
@@ -65,7 +65,7 @@ impl<T> Flagged<T> {
     }
 }
 
-impl<T> Future for Flagged<T> {
+impl<T> Future for FlaggedExchange<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
@@ -73,7 +73,7 @@ impl<T> Future for Flagged<T> {
     }
 }
 
-impl<T: Send + 'static> Carried for Flagged<T> {
+impl<T: Send + 'static> Carried for FlaggedExchange<T> {
     fn is_committed(&self) -> bool {
         self.committed.get()
     }

@@ -19,10 +19,10 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// The latest log event about a backend.
 #[derive(Debug, Default)]
-pub(super) struct Complaint(Mutex<Option<Logged>>);
+pub(super) struct Complaint(Mutex<Option<LoggedCause>>);
 
 #[derive(Debug)]
-struct Logged {
+struct LoggedCause {
     at: Instant,
     cause: Cause,
 }
@@ -79,11 +79,11 @@ impl Complaint {
 
     fn is_news(&self, cause: Cause) -> bool {
         let (mut last, at) = (lock(&self.0), Instant::now());
-        let is_old = |last: &Logged| last.cause == cause && at < last.at + EVERY;
+        let is_old = |last: &LoggedCause| last.cause == cause && at < last.at + EVERY;
         if last.as_ref().is_some_and(is_old) {
             return false;
         }
-        *last = Some(Logged { at, cause });
+        *last = Some(LoggedCause { at, cause });
         true
     }
 }

@@ -216,7 +216,7 @@ impl Connector {
                 found => found,
             };
             let found = found.map(Arc::from).map_err(Arc::new);
-            book.looked_up(began, &found);
+            book.record_lookup(began, &found);
             tell.send_replace(Some(found));
         });
         told

@@ -20,14 +20,14 @@ use super::carry::{Carried, Carry};
 use super::connect::ConnectError;
 use super::deadline::ExchangeDeadline;
 use super::failure::Failure;
-use super::http_body::{BODY_BYTES, Interrupted, LateUpload, Outgoing, RunningReply};
-use super::pinned::{self, Keeping};
+use super::http_body::{BODY_BYTES, Interruption, LateUpload, Outgoing, RunningReply};
+use super::pinned::{self, ConnectionFate};
 use super::reply_head::{ReplyReader, ReplyStart};
-use super::streamed::Streamed;
+use super::streamed::StreamedBody;
 use super::tls::refused_after_the_handshake;
 use super::tls_failure::TlsFailure;
 use super::upstream::Upstream;
-use super::{Exchanged, Sending, TunnelSlot, UnsentCall};
+use super::{ExchangeResult, Sending, TunnelSlot, UnsentCall};
 use crate::call::{
     HttpCall, Link, Message, OnClientLeft, PinnedConnection, Record, Refusal, Reply, ReplyBody,
     ReplyHead, Slot, Tunnel,
@@ -103,13 +103,13 @@ struct WholeBody {
     head: Box<ReplyHead>,
     bytes: BytesMut,
     length: usize,
-    keeping: Option<Keeping>,
+    keeping: Option<ConnectionFate>,
 }
 
 impl<S: Slot> Future for Exchange<S> {
-    type Output = Exchanged<S>;
+    type Output = ExchangeResult<S>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Exchanged<S>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ExchangeResult<S>> {
         let this = &mut *self;
         loop {
             if let Some(opening) = &mut this.opening {
@@ -279,12 +279,12 @@ impl<S: Slot> Exchange<S> {
         let call = &mut pending.expect("it has not ended").call;
         match self.outgoing.poll(call, &mut upstream.link, cx) {
             Poll::Ready(Ok(())) => self.note_sent(),
-            Poll::Ready(Err(Interrupted::ByBackend(error))) if self.outgoing.written() == 0 => {
+            Poll::Ready(Err(Interruption::ByBackend(error))) if self.outgoing.written() == 0 => {
                 return Err(Failure::Unwritten(error));
             }
-            Poll::Ready(Err(Interrupted::ByBackend(_))) | Poll::Pending => {}
+            Poll::Ready(Err(Interruption::ByBackend(_))) | Poll::Pending => {}
             Poll::Ready(Err(interrupted)) => {
-                if let Interrupted::ClientLeft = interrupted {
+                if let Interruption::ClientLeft = interrupted {
                     self.record.note(|facts| facts.left = true);
                 }
                 self.has_lost_client = true;
@@ -378,16 +378,16 @@ impl<S: Slot> Exchange<S> {
     }
 
     /// Where the connection goes after this reply; `None` if it is of no further use.
-    fn keeping(&mut self, start: &ReplyStart) -> Option<Keeping> {
+    fn keeping(&mut self, start: &ReplyStart) -> Option<ConnectionFate> {
         if start.closes || start.has_surplus || !self.outgoing.is_sent() {
             return None;
         }
         let call = &mut self.pending().call;
         if !start.is_stateful && !call.head.is_stateful && call.pinned.is_none() {
-            return Some(Keeping::Pool);
+            return Some(ConnectionFate::Pool);
         }
         let pinned = call.pinned.get_or_insert_with(PinnedConnection::default);
-        Some(Keeping::Pinned(pinned.clone()))
+        Some(ConnectionFate::Pinned(pinned.clone()))
     }
 
     /// Reads a small reply whole. So no slow reader holds the slot, and no cut reply reaches the
@@ -431,7 +431,12 @@ impl<S: Slot> Exchange<S> {
     }
 
     /// Gives the slot back, and the connection if it can be used again.
-    fn finish(&mut self, head: Box<ReplyHead>, body: Bytes, keeping: Option<Keeping>) -> Reply {
+    fn finish(
+        &mut self,
+        head: Box<ReplyHead>,
+        body: Bytes,
+        keeping: Option<ConnectionFate>,
+    ) -> Reply {
         let PendingCall { call, slot } = self.end();
         self.record.note(|facts| {
             if let Some(length) = call.body.whole_length() {
@@ -463,7 +468,7 @@ impl<S: Slot> Exchange<S> {
         &mut self,
         head: Box<ReplyHead>,
         framing: Framing,
-        keeping: Option<Keeping>,
+        keeping: Option<ConnectionFate>,
         here: Bytes,
     ) -> Reply {
         let on_client_left = self.on_client_left();
@@ -489,7 +494,7 @@ impl<S: Slot> Exchange<S> {
             left: BodyLeft::of(framing),
             room: BytesMut::new(),
         };
-        let body = Streamed::new(reply, readers);
+        let body = StreamedBody::new(reply, readers);
         Reply {
             pinned,
             ..Reply::with_head(head, ReplyBody::stream(body))

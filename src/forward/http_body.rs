@@ -18,7 +18,7 @@ use tokio_util::io::poll_read_buf;
 
 use super::backend::BackendHandle;
 use super::failure::Failure;
-use super::pinned::Keeping;
+use super::pinned::ConnectionFate;
 use super::streamed::ReplySource;
 use super::upstream::Upstream;
 use crate::call::{
@@ -62,7 +62,7 @@ enum RequestStage {
 }
 
 /// Why a request does not go on.
-pub(super) enum Interrupted {
+pub(super) enum Interruption {
     /// The backend takes no more.
     ByBackend(io::Error),
     /// The client left.
@@ -110,7 +110,7 @@ impl Outgoing {
         call: &mut HttpCall,
         link: &mut Link,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Interrupted>> {
+    ) -> Poll<Result<(), Interruption>> {
         let polled = self.poll_parts(call, link, cx);
         if let Poll::Ready(Err(_)) = polled
             && self.written > 0
@@ -125,13 +125,13 @@ impl Outgoing {
         call: &mut HttpCall,
         link: &mut Link,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Interrupted>> {
+    ) -> Poll<Result<(), Interruption>> {
         self.client_owes = false;
         if let RequestStage::Unwritten = self.stage {
             ready!(self.poll_begin(call, link, cx))?;
         }
         loop {
-            ready!(self.poll_write(link, cx)).map_err(Interrupted::ByBackend)?;
+            ready!(self.poll_write(link, cx)).map_err(Interruption::ByBackend)?;
             let RequestStage::Streams { chunked } = self.stage else {
                 self.stage = RequestStage::Sent;
                 return Poll::Ready(Ok(()));
@@ -150,7 +150,7 @@ impl Outgoing {
         call: &mut HttpCall,
         link: &mut Link,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Interrupted>> {
+    ) -> Poll<Result<(), Interruption>> {
         if let RequestBody::Streamed { read, .. } = &call.body
             && read.is_empty()
         {
@@ -171,7 +171,7 @@ impl Outgoing {
             }
             written
         });
-        written.map_err(Interrupted::ByBackend)
+        written.map_err(Interruption::ByBackend)
     }
 
     fn write_head(&mut self, call: &HttpCall, first: &mut Vec<u8>) {
@@ -213,7 +213,7 @@ impl Outgoing {
         &mut self,
         call: &mut HttpCall,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<Bytes>, Interrupted>> {
+    ) -> Poll<Result<Option<Bytes>, Interruption>> {
         let RequestBody::Streamed { rest, .. } = &mut call.body else {
             return Poll::Ready(Ok(None));
         };
@@ -224,8 +224,8 @@ impl Outgoing {
                 return Poll::Ready(Ok(None));
             };
             let frame = frame.map_err(|error| match error.is::<ClientLeft>() {
-                true => Interrupted::ClientLeft,
-                false => Interrupted::ByClient,
+                true => Interruption::ClientLeft,
+                false => Interruption::ByClient,
             })?;
             if let Ok(data) = frame.into_data()
                 && !data.is_empty()
@@ -298,7 +298,7 @@ pub(super) struct LateUpload {
 pub(super) struct RunningReply<S: Slot> {
     pub(super) upstream: Upstream,
     /// Where the connection goes afterwards; `None` if it cannot be used again, by what is known so far.
-    pub(super) keeping: Option<Keeping>,
+    pub(super) keeping: Option<ConnectionFate>,
     pub(super) upload: Option<Box<LateUpload>>,
     pub(super) slot: S,
     pub(super) record: Arc<Record>,

@@ -9,7 +9,7 @@ use super::upstream::Upstream;
 use crate::call::{Generation, PinnedConnection};
 
 /// Where a connection goes when its exchange has ended.
-pub(super) enum Keeping {
+pub(super) enum ConnectionFate {
     /// Into the pool, for any client.
     Pool,
     /// To the client that has logged it in.
@@ -22,7 +22,7 @@ struct Pinned {
     generation: Generation,
 }
 
-impl Keeping {
+impl ConnectionFate {
     /// Keeps a connection whose reply was read to its end, at this moment.
     pub(super) fn keep(self, upstream: Upstream, since: Instant, backend: &BackendHandle) {
         match self {

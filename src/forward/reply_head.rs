@@ -76,7 +76,7 @@ impl ReplyReader {
                 return Ok(None);
             };
             match response.status {
-                101 if !was_asked_for(call, bytes, &response) => {
+                101 if !is_offered(call, bytes, &response) => {
                     return Err(ResponseFlaw::Switches);
                 }
                 101 | 200.. => return ReplyStart::new(bytes, response).map(Some),
@@ -155,7 +155,7 @@ impl ReplyStart {
 }
 
 /// Whether the backend switches to exactly a protocol that the request offers.
-fn was_asked_for(call: &HttpCall, bytes: &[u8], response: &ResponseHead) -> bool {
+fn is_offered(call: &HttpCall, bytes: &[u8], response: &ResponseHead) -> bool {
     let chosen = response.upgrade.map(|chosen| chosen.of(bytes));
     let (Some(offered), Some(chosen)) = (call.head.upgrade(), chosen) else {
         return false;

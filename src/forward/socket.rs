@@ -13,15 +13,15 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::backend::BackendHandle;
-use super::carry::Committed;
+use super::carry::CommitFlag;
 use super::connect::ConnectError;
 use super::deadline::ExchangeDeadline;
 use super::failure::Failure;
 use super::stream::{keep_alive, reset_when_closed};
-use super::streamed::{ReplySource, Streamed};
+use super::streamed::{ReplySource, StreamedBody};
 use super::tls::refused_after_the_handshake;
 use super::tls_failure::TlsFailure;
-use super::{Exchanged, UnsentCall};
+use super::{ExchangeResult, UnsentCall};
 use crate::call::sdk::reply::{self, Balance, ReplyEnding};
 use crate::call::{
     ArrayCall, BodyError, Link, Message, OnClientLeft, PolledFrame, Reason, Record, Refusal, Reply,
@@ -44,8 +44,8 @@ pub(super) async fn array<S: Slot>(
     mut slot: S,
     record: Arc<Record>,
     backend: Arc<BackendHandle>,
-    committed: Committed,
-) -> Exchanged<S> {
+    committed: CommitFlag,
+) -> ExchangeResult<S> {
     let bounds = &backend.bounds;
     let mut deadline = ExchangeDeadline::new(bounds);
     let writing = write_whole(&mut link, written, &call.bytes, &committed, &mut deadline);
@@ -78,7 +78,7 @@ async fn write_whole(
     link: &mut Link,
     mut written: usize,
     bytes: &[u8],
-    committed: &Committed,
+    committed: &CommitFlag,
     deadline: &mut ExchangeDeadline,
 ) -> WriteOutcome {
     while written < bytes.len() {
@@ -158,7 +158,7 @@ async fn read_reply<S: Slot>(
                         due: deadline,
                         timer: Box::pin(sleep_until(deadline)),
                     };
-                    let body = Streamed::new(source, backend.readers());
+                    let body = StreamedBody::new(source, backend.readers());
                     return Ok(Reply::object(ReplyBody::stream(body)));
                 }
                 if is_end {

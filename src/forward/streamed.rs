@@ -68,7 +68,7 @@ pub(super) struct ReaderBounds {
 impl ReaderBounds {
     /// A slot for a slow reader, if one is left. Together they never hold more than half of the smallest limit that
     /// this one holds, so that others have their turn.
-    fn allow(&self, narrowest: Option<u32>) -> Option<Allowed> {
+    fn allow(&self, narrowest: Option<u32>) -> Option<SlowReaderSlot> {
         let half = narrowest.map_or(usize::MAX, |places| (places as usize / 2).max(1));
         let slow_max = self.slow_max.min(half);
         let taken = self
@@ -76,14 +76,14 @@ impl ReaderBounds {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |slow| {
                 (slow < slow_max).then_some(slow + 1)
             });
-        taken.ok().map(|_| Allowed(Arc::clone(&self.slow)))
+        taken.ok().map(|_| SlowReaderSlot(Arc::clone(&self.slow)))
     }
 }
 
 /// A slot of a slow reader.
-struct Allowed(Arc<AtomicUsize>);
+struct SlowReaderSlot(Arc<AtomicUsize>);
 
-impl Drop for Allowed {
+impl Drop for SlowReaderSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -93,7 +93,7 @@ impl Drop for Allowed {
 ///
 /// If it is dropped before its end, the connection to the backend is closed, or the rest is read in a task of its
 /// own and the slot comes back at the end of that.
-pub(super) struct Streamed<T: ReplySource> {
+pub(super) struct StreamedBody<T: ReplySource> {
     shared: Arc<Mutex<StreamedState<T>>>,
     watch: AbortHandle,
 }
@@ -121,7 +121,7 @@ impl<T: ReplySource> StreamedState<T> {
     }
 }
 
-impl<T: ReplySource> Streamed<T> {
+impl<T: ReplySource> StreamedBody<T> {
     pub(super) fn new(source: T, readers: ReaderBounds) -> Self {
         let mut credit = Credit::new(GRACE, readers.min_rate);
         credit.begin_to_wait(Instant::now());
@@ -139,7 +139,7 @@ impl<T: ReplySource> Streamed<T> {
     }
 }
 
-impl<T: ReplySource> Body for Streamed<T> {
+impl<T: ReplySource> Body for StreamedBody<T> {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -193,7 +193,7 @@ impl<T: ReplySource> Body for Streamed<T> {
     }
 }
 
-impl<T: ReplySource> Drop for Streamed<T> {
+impl<T: ReplySource> Drop for StreamedBody<T> {
     fn drop(&mut self) {
         let source = lock(&self.shared).source.take();
         if let Some(source) = source {
@@ -259,7 +259,7 @@ async fn watch<T: ReplySource>(shared: Arc<Mutex<StreamedState<T>>>, readers: Re
 fn look<T: ReplySource>(
     shared: &Mutex<StreamedState<T>>,
     readers: &ReaderBounds,
-    allowed: &mut Option<Allowed>,
+    allowed: &mut Option<SlowReaderSlot>,
 ) -> WatchStep<T> {
     let mut state = lock(shared);
     let Some(source) = &state.source else {

@@ -25,13 +25,13 @@ pub struct Threads {
     here: Load,
     /// There may be others beside the one that accepts.
     may_be_many: bool,
-    beside: Mutex<Beside>,
+    beside: Mutex<ExtraThreads>,
     stop: CancellationToken,
     start: Start,
 }
 
 /// The threads beside the one that accepts.
-struct Beside {
+struct ExtraThreads {
     /// How many there may be.
     most: usize,
     /// The next is started when each has this number of connections.
@@ -54,11 +54,11 @@ pub struct ThreadPlace {
     /// `None` for the thread that accepts.
     pub executor: Option<Handle>,
     /// Counts a connection until it is dropped.
-    pub taken: Taken,
+    pub taken: ThreadLoad,
 }
 
 /// A connection counts for its thread.
-pub struct Taken(Load);
+pub struct ThreadLoad(Load);
 
 /// Guess whether the next connection of a listener is one call of the socket protocol.
 ///
@@ -74,13 +74,13 @@ impl Load {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn take(&self) -> Taken {
+    fn take(&self) -> ThreadLoad {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Taken(self.clone())
+        ThreadLoad(self.clone())
     }
 }
 
-impl Drop for Taken {
+impl Drop for ThreadLoad {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -99,7 +99,7 @@ impl Threads {
         Self {
             here: Load::default(),
             may_be_many: most > 1,
-            beside: Mutex::new(Beside {
+            beside: Mutex::new(ExtraThreads {
                 most: most.saturating_sub(1),
                 next_at: BEFORE_THE_NEXT,
                 started: Vec::new(),

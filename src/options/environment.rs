@@ -22,7 +22,7 @@ const BEFORE: &str = "write the number, from 0, before it, as in TIDEGATE_LISTEN
 
 /// Variables that could not be laid over the file.
 #[derive(Default)]
-pub(crate) struct NotLaid {
+pub(crate) struct UnplacedVariables {
     /// Paths that lead nowhere.
     pub(crate) misplaced: Vec<Problem>,
     /// Names that begin as ours do and have no path.
@@ -33,8 +33,8 @@ pub(crate) struct NotLaid {
 pub(crate) fn lay_over(
     tree: &mut Table,
     variables: impl Iterator<Item = (String, String)>,
-) -> NotLaid {
-    let mut not_laid = NotLaid::default();
+) -> UnplacedVariables {
+    let mut not_laid = UnplacedVariables::default();
     let mut laid = Vec::new();
     for (name, value) in variables {
         let Some(path) = name.strip_prefix(PREFIX) else {

@@ -140,8 +140,8 @@ impl<T: 'static> ValueKind<T> {
     }
 
     /// An option of this kind that has a default.
-    pub fn or(self, default: T) -> Opt<T> {
-        Opt {
+    pub fn or(self, default: T) -> OptionSpec<T> {
+        OptionSpec {
             kind: self,
             default,
             key: None,
@@ -154,13 +154,13 @@ impl<T: 'static> ValueKind<T> {
     }
 
     /// An option of this kind that may be absent.
-    pub fn optional(self) -> Opt<Option<T>> {
+    pub fn optional(self) -> OptionSpec<Option<T>> {
         self.or_none().or(None)
     }
 
     /// An option of this kind that is required: the message if it is missing, and the cure.
-    pub fn required(self, cause: &'static str, cure: &'static str) -> Opt<Option<T>> {
-        Opt {
+    pub fn required(self, cause: &'static str, cure: &'static str) -> OptionSpec<Option<T>> {
+        OptionSpec {
             missing: Some((cause, cure)),
             ..self.optional()
         }
@@ -207,7 +207,7 @@ pub struct Alias<T> {
 }
 
 /// An option: its kind, and everything about it but its name, its type and its text.
-pub struct Opt<T> {
+pub struct OptionSpec<T> {
     pub(crate) kind: ValueKind<T>,
     pub(crate) default: T,
     /// The name in the config, where that is not the name of its field.
@@ -221,7 +221,7 @@ pub struct Opt<T> {
     pub missing: Option<(&'static str, &'static str)>,
 }
 
-impl<T> Opt<T> {
+impl<T> OptionSpec<T> {
     /// Sets the name in the config, where that is not the name of its field.
     pub fn key(self, key: &'static str) -> Self {
         let key = Some(key);

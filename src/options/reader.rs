@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::catalogue::{Catalogue, Definition};
-use super::kind::{Mistake, Opt, ValueKind};
+use super::kind::{Mistake, OptionSpec, ValueKind};
 use super::notes::Notes;
 use super::place::{ConfigPlace, LocatedKey, join};
 use super::problem::Problem;
@@ -103,7 +103,7 @@ impl<T> Setting<T> {
     }
 
     /// Writes it, unless it has no value or is muted.
-    pub fn write(&self, field: &'static str, option: &Opt<T>, out: &mut Toml) {
+    pub fn write(&self, field: &'static str, option: &OptionSpec<T>, out: &mut Toml) {
         let own = option.key.unwrap_or(field);
         if option.restart {
             out.needs_restart(own, (option.kind.show)(&self.value).as_deref());
@@ -379,7 +379,12 @@ impl<'a> Section<'a> {
     }
 
     /// An option, or its default. What can't be read is an error and counts as its default.
-    pub fn option<T>(&self, field: &'static str, text: &'static str, option: Opt<T>) -> Setting<T> {
+    pub fn option<T>(
+        &self,
+        field: &'static str,
+        text: &'static str,
+        option: OptionSpec<T>,
+    ) -> Setting<T> {
         let key = option.key.unwrap_or(field);
         self.define(key, text, &option);
         let (node, at, kind) = self.given(key, &option);
@@ -401,7 +406,7 @@ impl<'a> Section<'a> {
     fn given<'k, T>(
         &self,
         key: &str,
-        option: &'k Opt<T>,
+        option: &'k OptionSpec<T>,
     ) -> (Option<&'a Node>, LocatedKey, &'k ValueKind<T>) {
         let (node, at) = self.find(key);
         let own = (node, at, &option.kind);
@@ -434,7 +439,7 @@ impl<'a> Section<'a> {
         (kind.read)(node).map_err(wrong).ok()
     }
 
-    fn define<T>(&self, key: &'static str, text: &'static str, option: &Opt<T>) {
+    fn define<T>(&self, key: &'static str, text: &'static str, option: &OptionSpec<T>) {
         self.catalogue().define(&self.name, key, || Definition {
             allowed: option.kind.allowed.clone(),
             text,

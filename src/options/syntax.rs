@@ -42,7 +42,7 @@ pub fn parse(text: &str) -> Parsed {
         masked: OnceCell::new(),
     };
     let original = LineIndex::of(text);
-    let mut repaired = Repaired {
+    let mut repaired = RepairedText {
         text: Cow::Borrowed(text),
         added: Vec::new(),
     };
@@ -71,7 +71,7 @@ pub fn parse(text: &str) -> Parsed {
 }
 
 /// A form of the file in which more can be read.
-struct Repaired<'a> {
+struct RepairedText<'a> {
     text: Cow<'a, str>,
     /// The bytes that the file does not have, in their order.
     added: Vec<usize>,
@@ -154,7 +154,11 @@ impl Parsed {
 
 /// Repairs a file, line by line, without what hides the rest: a line without `=` is covered, the header of a
 /// section is closed, and words get their quotes. None if there is nothing of that.
-fn repair<'a>(text: &str, broken: &BTreeSet<usize>, words: &WordsByLine) -> Option<Repaired<'a>> {
+fn repair<'a>(
+    text: &str,
+    broken: &BTreeSet<usize>,
+    words: &WordsByLine,
+) -> Option<RepairedText<'a>> {
     let mut repaired = String::with_capacity(text.len());
     let mut added = Vec::new();
     let mut is_changed = false;
@@ -197,7 +201,7 @@ fn repair<'a>(text: &str, broken: &BTreeSet<usize>, words: &WordsByLine) -> Opti
         }
         repaired.push_str(end);
     }
-    is_changed.then_some(Repaired {
+    is_changed.then_some(RepairedText {
         text: Cow::Owned(repaired),
         added,
     })
@@ -239,7 +243,7 @@ fn section_of(text: &str, start: usize) -> String {
 pub(super) const UNQUOTED: &str = "a string stands here without its quotes";
 
 /// A string without its quotes.
-struct Unquoted {
+struct UnquotedString {
     /// The path of its key, without the section.
     key: String,
     /// The place of its value in the line.
@@ -247,7 +251,7 @@ struct Unquoted {
     cure: String,
 }
 
-impl Unquoted {
+impl UnquotedString {
     /// The mistake, in a line of this section that begins at `start`.
     fn problem(&self, lines: &LineIndex<'_>, section: &str, start: usize) -> Problem {
         let place = lines.place(start + self.value.start..start + self.value.end);
@@ -262,7 +266,7 @@ impl Unquoted {
 
 /// The most common slip, and the one that comes from pasting out of an ini file: a value
 /// that is a string, without its quotes.
-fn unquoted(line: &str) -> Option<Unquoted> {
+fn unquoted(line: &str) -> Option<UnquotedString> {
     let (before, rest) = line.split_once('=')?;
     let key = before.trim();
     let uncommented = rest.split('#').next().unwrap_or_default();
@@ -280,7 +284,7 @@ fn unquoted(line: &str) -> Option<Unquoted> {
     let start = before.len() + 1 + blank;
     let inside = in_typographic_quotes(value).unwrap_or(value);
     let shown = shown::secret_or_quoted(key, inside);
-    Some(Unquoted {
+    Some(UnquotedString {
         key: key.to_owned(),
         value: start..start + value.len(),
         cure: format!("write it in quotes: {key} = {shown}"),
@@ -288,7 +292,7 @@ fn unquoted(line: &str) -> Option<Unquoted> {
 }
 
 /// The strings without their quotes in the inline tables and arrays of a line.
-fn inline_words(line: &str) -> Vec<Unquoted> {
+fn inline_words(line: &str) -> Vec<UnquotedString> {
     let mut slips = Vec::new();
     let Some((before, rest)) = line.split_once('=') else {
         return slips;
@@ -338,7 +342,7 @@ fn inline_words(line: &str) -> Vec<Unquoted> {
                     let inside = in_typographic_quotes(word).unwrap_or(word);
                     let shown = shown::secret_or_quoted(&path, inside);
                     let cure = format!("write it in quotes: {name}{shown}");
-                    slips.push(Unquoted {
+                    slips.push(UnquotedString {
                         key: path,
                         value: base + from..base + from + word.len(),
                         cure,

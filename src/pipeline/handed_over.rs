@@ -20,7 +20,7 @@ use crate::call::{
 use crate::coalesce::Key;
 use crate::protocol::{self, dialect};
 use crate::tasks::{
-    self, KeepError, Missing, NotKept, Owner, Preference, Room, Submission, Task, TaskId,
+    self, KeepError, MissingTask, NotKept, Owner, Preference, Room, Submission, Task, TaskId,
     TaskState, Watch,
 };
 
@@ -38,12 +38,12 @@ const TASK_STATE: HeaderName = HeaderName::from_static("x-task-state");
 
 /// The client of such a call: none, until one asks.
 #[derive(Default)]
-struct Absent {
+struct AbsentClient {
     progress: Progress,
     place: Mutex<Option<QueuePosition>>,
 }
 
-impl Clients for Absent {
+impl Clients for AbsentClient {
     type Turn<'a> = QueuedCall;
 
     fn admit(&self) {
@@ -60,7 +60,7 @@ impl Clients for Absent {
     }
 }
 
-impl Watch for Absent {
+impl Watch for AbsentClient {
     fn is_admitted(&self) -> bool {
         self.progress.is_admitted()
     }
@@ -115,7 +115,7 @@ impl Pipeline {
             let owner = Owner::of(&facts.origin.identity);
             (owner, facts.id, Arc::clone(&facts.function))
         });
-        let absent = Arc::new(Absent::default());
+        let absent = Arc::new(AbsentClient::default());
         let caller = CallerId(ask.claimed.caller.0);
         let submission = Submission {
             owner: owner.clone(),
@@ -124,7 +124,7 @@ impl Pipeline {
             function,
             bytes: outgoing.bytes(),
         };
-        let watch = Arc::<Absent>::clone(&absent);
+        let watch = Arc::<AbsentClient>::clone(&absent);
         let pipeline = self.clone();
         let work = move |room| pipeline.run_handed_over(key, ask, outgoing, record, absent, room);
         let submitted = self.tasks.submit(submission, watch, work);
@@ -147,7 +147,7 @@ impl Pipeline {
         ask: Ask,
         outgoing: Message,
         record: Arc<Record>,
-        absent: Arc<Absent>,
+        absent: Arc<AbsentClient>,
         room: Room,
     ) -> Result<BufferedReply, NotKept> {
         record.note(|facts| facts.handed_over = true);
@@ -184,7 +184,7 @@ impl Pipeline {
         if !self.tasks.is_on() {
             return None;
         }
-        let asked = asked(call)?;
+        let asked = task_request(call)?;
         let record = Record::open(
             request.origin.clone(),
             Dialect::Http,
@@ -230,7 +230,7 @@ impl Pipeline {
                 *response.status_mut() = StatusCode::NO_CONTENT;
                 Ok(Reply::http(response))
             }
-            TaskRequest::NoTask => Err(missing_task(Missing::Unknown)),
+            TaskRequest::NoTask => Err(missing_task(MissingTask::Unknown)),
             TaskRequest::WrongMethod { allow } => {
                 let refusal = Refusal::new(
                     Reason::BadRequest,
@@ -330,7 +330,7 @@ enum TaskRequest {
 }
 
 /// The request about tasks, if it is one.
-fn asked(call: &HttpCall) -> Option<TaskRequest> {
+fn task_request(call: &HttpCall) -> Option<TaskRequest> {
     let rest = call.head.path().strip_prefix(PATH)?;
     let method = &call.head.method;
     let is_get = *method == Method::GET || *method == Method::HEAD;
@@ -352,7 +352,7 @@ fn asked(call: &HttpCall) -> Option<TaskRequest> {
 }
 
 /// Explains in the app's words why a task was refused.
-fn not_taken(refused: tasks::NotTaken, caller: CallerId) -> Refusal {
+fn not_taken(refused: tasks::TaskRejection, caller: CallerId) -> Refusal {
     use tasks::TaskBound as Bound;
     let is_unknown = caller == CallerId::UNKNOWN;
     let (reason, limit) = match refused.reason {
@@ -404,10 +404,10 @@ fn set(reply: &mut Reply, name: &HeaderName, value: &HeaderValue) {
     }
 }
 
-fn missing_task(missing: Missing) -> Refusal {
+fn missing_task(missing: MissingTask) -> Refusal {
     match missing {
-        Missing::Unknown => Refusal::new(Reason::TaskUnknown, "there is no such task"),
-        Missing::Gone => Refusal::new(
+        MissingTask::Unknown => Refusal::new(Reason::TaskUnknown, "there is no such task"),
+        MissingTask::Gone => Refusal::new(
             Reason::TaskGone,
             "the task is no longer here: it expired, was deleted, or was lost in a restart",
         ),

@@ -84,7 +84,7 @@ async fn read_header(client: &mut Client, patience: Duration) -> Result<Header, 
             Ok(Some(header)) => header.length - before,
             // Its end is still to come, so all of this belongs to it.
             Ok(None) => peeked,
-            Err(proxy_header::Malformed) => return Err(Rejection::ProxyHeader.into()),
+            Err(proxy_header::MalformedHeader) => return Err(Rejection::ProxyHeader.into()),
         };
         if client.discard(belongs).is_err() {
             return Err(Rejection::ProxyHeader.into());

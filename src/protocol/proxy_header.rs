@@ -30,19 +30,19 @@ pub struct Header {
 
 /// The bytes are no PROXY header, or one that is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedHeader;
 
 /// Reads the header that the bytes begin with; none if more must come.
 ///
 /// # Errors
 /// If no header begins so.
-pub fn parse(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
+pub fn parse(bytes: &[u8]) -> Result<Option<Header>, MalformedHeader> {
     if is_begun(bytes, V2_BEGIN) {
         parse_v2(bytes)
     } else if is_begun(bytes, V1_BEGIN) {
         parse_v1(bytes)
     } else {
-        Err(Malformed)
+        Err(MalformedHeader)
     }
 }
 
@@ -52,11 +52,11 @@ fn is_begun(bytes: &[u8], begin: &[u8]) -> bool {
     bytes[..both] == begin[..both]
 }
 
-fn parse_v1(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
+fn parse_v1(bytes: &[u8]) -> Result<Option<Header>, MalformedHeader> {
     let most = &bytes[..bytes.len().min(V1_BYTES_MAX)];
     let Some(end) = memchr::memmem::find(most, V1_END) else {
         return match most.len() {
-            V1_BYTES_MAX => Err(Malformed),
+            V1_BYTES_MAX => Err(MalformedHeader),
             _ => Ok(None),
         };
     };
@@ -64,39 +64,39 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
     let line = line.and_then(|line| str::from_utf8(line).ok());
     Ok(Some(Header {
         length: end + V1_END.len(),
-        source: v1_source(line.ok_or(Malformed)?)?,
+        source: v1_source(line.ok_or(MalformedHeader)?)?,
     }))
 }
 
-fn v1_source(line: &str) -> Result<Option<SocketAddr>, Malformed> {
+fn v1_source(line: &str) -> Result<Option<SocketAddr>, MalformedHeader> {
     let mut words = line.split(' ');
     let is_v4 = match words.next() {
         // Whatever stands behind it is to be ignored.
         Some("UNKNOWN") => return Ok(None),
         Some("TCP4") => true,
         Some("TCP6") => false,
-        _ => return Err(Malformed),
+        _ => return Err(MalformedHeader),
     };
     let mut address = || {
         let address: IpAddr = words.next()?.parse().ok()?;
         (address.is_ipv4() == is_v4).then_some(address)
     };
-    let source = address().ok_or(Malformed)?;
-    address().ok_or(Malformed)?;
+    let source = address().ok_or(MalformedHeader)?;
+    address().ok_or(MalformedHeader)?;
     let mut port = || -> Option<u16> {
         let word = words.next()?;
         let is_number = word.bytes().all(|byte| byte.is_ascii_digit());
         word.parse().ok().filter(|_| is_number)
     };
-    let source_port = port().ok_or(Malformed)?;
-    port().ok_or(Malformed)?;
+    let source_port = port().ok_or(MalformedHeader)?;
+    port().ok_or(MalformedHeader)?;
     match words.next() {
         None => Ok(Some(SocketAddr::new(source, source_port))),
-        Some(_) => Err(Malformed),
+        Some(_) => Err(MalformedHeader),
     }
 }
 
-fn parse_v2(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
+fn parse_v2(bytes: &[u8]) -> Result<Option<Header>, MalformedHeader> {
     let Some((fixed, rest)) = bytes.split_first_chunk::<V2_FIXED>() else {
         return Ok(None);
     };
@@ -104,12 +104,12 @@ fn parse_v2(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
     let follows = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
     let length = V2_FIXED + follows;
     if length > V2_BYTES_MAX {
-        return Err(Malformed);
+        return Err(MalformedHeader);
     }
     let is_local = match version_and_command {
         0x20 => true,
         0x21 => false,
-        _ => return Err(Malformed),
+        _ => return Err(MalformedHeader),
     };
     let Some(addresses) = rest.get(..follows) else {
         return Ok(None);
@@ -118,14 +118,14 @@ fn parse_v2(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
         _ if is_local => None,
         // Each is source, destination, source port, destination port.
         0x11 => {
-            let block: &[u8; 12] = addresses.first_chunk().ok_or(Malformed)?;
+            let block: &[u8; 12] = addresses.first_chunk().ok_or(MalformedHeader)?;
             let [a, b, c, d, _, _, _, _, high, low, _, _] = *block;
             let port = u16::from_be_bytes([high, low]);
             Some(SocketAddr::from((Ipv4Addr::new(a, b, c, d), port)))
         }
         0x21 => {
-            let block: &[u8; 36] = addresses.first_chunk().ok_or(Malformed)?;
-            let source: &[u8; 16] = block.first_chunk().ok_or(Malformed)?;
+            let block: &[u8; 36] = addresses.first_chunk().ok_or(MalformedHeader)?;
+            let source: &[u8; 16] = block.first_chunk().ok_or(MalformedHeader)?;
             let port = u16::from_be_bytes([block[32], block[33]]);
             Some(SocketAddr::from((Ipv6Addr::from(*source), port)))
         }

@@ -58,7 +58,7 @@ pub(super) async fn run(
     let mut backend = BackendStream::new(link);
     backend.breaks_off(true);
     reset_when_closed(client.tcp(), backend.tcp());
-    let mut ways = Ways {
+    let mut ways = TunnelDirections {
         up: TunnelDirection::with(&first),
         down: TunnelDirection::with(&from_backend),
         moved: Instant::now(),
@@ -187,7 +187,7 @@ impl AsyncWrite for BackendStream {
 }
 
 /// Both directions. When it is dropped, it records their progress.
-struct Ways {
+struct TunnelDirections {
     /// From the client to the backend.
     up: TunnelDirection,
     /// From the backend to the client.
@@ -199,7 +199,7 @@ struct Ways {
     record: Arc<Record>,
 }
 
-impl Ways {
+impl TunnelDirections {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -210,13 +210,13 @@ impl Ways {
         let up = match self.up.poll(cx, client, backend) {
             Ok(up) => up,
             // The other direction is not read any more: after a failed write, a reset looks like an end there.
-            Err(Broke::From) => return Poll::Ready(TunnelEnd::ByClient),
-            Err(Broke::To) => return Poll::Ready(TunnelEnd::ByBackend),
+            Err(BrokenEnd::From) => return Poll::Ready(TunnelEnd::ByClient),
+            Err(BrokenEnd::To) => return Poll::Ready(TunnelEnd::ByBackend),
         };
         let down = match self.down.poll(cx, backend, client) {
             Ok(down) => down,
-            Err(Broke::From) => return Poll::Ready(TunnelEnd::ByBackend),
-            Err(Broke::To) => return Poll::Ready(TunnelEnd::ByClient),
+            Err(BrokenEnd::From) => return Poll::Ready(TunnelEnd::ByBackend),
+            Err(BrokenEnd::To) => return Poll::Ready(TunnelEnd::ByClient),
         };
         if self.up.bytes + self.down.bytes != before {
             self.moved = Instant::now();
@@ -235,7 +235,7 @@ impl Ways {
     }
 }
 
-impl Drop for Ways {
+impl Drop for TunnelDirections {
     fn drop(&mut self) {
         let (verdict, reason) = match self.ended {
             TunnelEnd::Whole => (None, None),
@@ -257,7 +257,7 @@ impl Drop for Ways {
 }
 
 /// The end of a direction that broke.
-enum Broke {
+enum BrokenEnd {
     From,
     To,
 }
@@ -295,7 +295,7 @@ impl TunnelDirection {
         cx: &mut Context<'_>,
         from: &mut R,
         to: &mut W,
-    ) -> Result<Poll<()>, Broke>
+    ) -> Result<Poll<()>, BrokenEnd>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
@@ -305,12 +305,12 @@ impl TunnelDirection {
         }
         loop {
             if self.start == self.end && !self.is_read {
-                match self.poll_read(cx, from).map_err(|_| Broke::From)? {
+                match self.poll_read(cx, from).map_err(|_| BrokenEnd::From)? {
                     Poll::Ready(()) => {}
                     Poll::Pending => {
                         if self.unflushed {
                             let flushed = Pin::new(&mut *to).poll_flush(cx);
-                            self.unflushed = flushed.map_err(|_| Broke::To)?.is_pending();
+                            self.unflushed = flushed.map_err(|_| BrokenEnd::To)?.is_pending();
                         }
                         return Ok(Poll::Pending);
                     }
@@ -319,8 +319,8 @@ impl TunnelDirection {
             while self.start < self.end {
                 let held = self.held.as_deref().expect("what is held has a place");
                 let writing = Pin::new(&mut *to).poll_write(cx, &held[self.start..self.end]);
-                match writing.map_err(|_| Broke::To)? {
-                    Poll::Ready(0) => return Err(Broke::To),
+                match writing.map_err(|_| BrokenEnd::To)? {
+                    Poll::Ready(0) => return Err(BrokenEnd::To),
                     Poll::Ready(written) => {
                         self.start += written;
                         self.bytes += written as u64;
@@ -331,7 +331,7 @@ impl TunnelDirection {
             }
             if self.is_read {
                 let shutting = Pin::new(&mut *to).poll_shutdown(cx);
-                return match shutting.map_err(|_| Broke::To)? {
+                return match shutting.map_err(|_| BrokenEnd::To)? {
                     Poll::Ready(()) => {
                         self.is_over = true;
                         Ok(Poll::Ready(()))

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
 
-use super::Missing;
+use super::MissingTask;
 
 /// The id of a task: 128 bits from a generator that the operating system seeded, and the mark of
 /// its process. As text it has 56 hexadecimal digits.
@@ -78,14 +78,14 @@ impl Ids {
     }
 
     /// Why a task with this id cannot be here, if it cannot.
-    pub(super) fn check(&self, id: TaskId) -> Result<(), Missing> {
+    pub(super) fn check(&self, id: TaskId) -> Result<(), MissingTask> {
         if id.boot == 0 {
             // No process has this number.
-            Err(Missing::Unknown)
+            Err(MissingTask::Unknown)
         } else if id.boot != self.boot {
-            Err(Missing::Gone)
+            Err(MissingTask::Gone)
         } else if id != self.make(id.random) {
-            Err(Missing::Unknown)
+            Err(MissingTask::Unknown)
         } else {
             Ok(())
         }

@@ -10,7 +10,8 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EndedTaskCounts, NotTaken, Submission, Task, TaskBound, TaskId, TaskSettings, TaskState, Watch,
+    EndedTaskCounts, Submission, Task, TaskBound, TaskId, TaskRejection, TaskSettings, TaskState,
+    Watch,
 };
 use crate::call::BufferedReply;
 
@@ -157,7 +158,7 @@ impl TaskTable {
         caller: CallerId,
         bytes: usize,
         now: Timestamp,
-    ) -> Result<(), NotTaken> {
+    ) -> Result<(), TaskRejection> {
         let settings = &self.settings;
         let nothing = Share::default();
         let share = self.shares.get(&caller).unwrap_or(&nothing);
@@ -191,7 +192,7 @@ impl TaskTable {
             .ended
             .iter()
             .find(|(_, random)| self.entries.get(random).is_some_and(makes_room));
-        Err(NotTaken {
+        Err(TaskRejection {
             reason,
             retry_after: first.map(|&(at, _)| (at + settings.time_to_live).since(now)),
         })

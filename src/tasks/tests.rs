@@ -72,7 +72,7 @@ fn submit<F>(
     tasks: &Tasks,
     key: &str,
     work: impl FnOnce(Arc<Progress>) -> F + Send + 'static,
-) -> Result<TaskId, NotTaken>
+) -> Result<TaskId, TaskRejection>
 where
     F: Future<Output = Vec<u8>> + Send + 'static,
 {
@@ -96,7 +96,7 @@ fn one_answered() -> TasksNow {
 }
 
 /// Whether it had not ended.
-fn cancel(tasks: &Tasks, key: &str, id: TaskId) -> Result<bool, Missing> {
+fn cancel(tasks: &Tasks, key: &str, id: TaskId) -> Result<bool, MissingTask> {
     let begun = tasks.begin_to_cancel(&owner(key), id);
     begun.map(|left| left.is_some())
 }
@@ -108,13 +108,13 @@ async fn settled() {
 }
 
 /// Submits a future that ends at once with this many bytes, and waits for it.
-async fn done(tasks: &Tasks, key: &str, bytes: usize) -> Result<TaskId, NotTaken> {
+async fn done(tasks: &Tasks, key: &str, bytes: usize) -> Result<TaskId, TaskRejection> {
     let id = submit(tasks, key, move |_| async move { vec![b'x'; bytes] })?;
     settled().await;
     Ok(id)
 }
 
-fn endless(tasks: &Tasks, key: &str) -> Result<TaskId, NotTaken> {
+fn endless(tasks: &Tasks, key: &str) -> Result<TaskId, TaskRejection> {
     submit(tasks, key, |_| pending())
 }
 
@@ -198,7 +198,7 @@ async fn a_task_exists_only_for_its_owner() {
     let tasks = tasks();
     let id = done(&tasks, "nova", 5).await.expect("there is room");
     assert_eq!(state(&tasks, "mallory", id), "unknown");
-    assert_eq!(cancel(&tasks, "mallory", id), Err(Missing::Unknown));
+    assert_eq!(cancel(&tasks, "mallory", id), Err(MissingTask::Unknown));
     assert!(tasks.list(&owner("mallory")).is_empty());
     assert_eq!(state(&tasks, "nova", id), "done 5");
 }
@@ -211,7 +211,7 @@ async fn an_earlier_id_is_gone_and_an_invented_one_never_existed() {
     let mut invented = done(&now, "nova", 5).await.expect("there is room");
     invented.random ^= 1;
     assert_eq!(state(&now, "nova", invented), "unknown");
-    assert_eq!(cancel(&now, "nova", invented), Err(Missing::Unknown));
+    assert_eq!(cancel(&now, "nova", invented), Err(MissingTask::Unknown));
 }
 
 #[tokio::test(start_paused = true)]
@@ -299,7 +299,7 @@ async fn cancelling_an_ended_task_removes_it() {
     let id = done(&tasks, "nova", 50).await.expect("there is room");
     assert_eq!(cancel(&tasks, "nova", id), Ok(false));
     assert_eq!(state(&tasks, "nova", id), "gone");
-    assert_eq!(cancel(&tasks, "nova", id), Err(Missing::Gone));
+    assert_eq!(cancel(&tasks, "nova", id), Err(MissingTask::Gone));
     assert_eq!(tasks.snapshot(), one_answered());
     for _ in 0..1000 {
         let id = done(&tasks, "nova", 50).await.expect("there is room");
@@ -334,7 +334,7 @@ async fn a_panic_is_a_failed_task_and_harms_no_other() {
 #[tokio::test(start_paused = true)]
 async fn tasks_are_bounded_per_owner_and_in_all() {
     let tasks = tasks();
-    let refused = |reason, seconds: Option<u64>| NotTaken {
+    let refused = |reason, seconds: Option<u64>| TaskRejection {
         reason,
         retry_after: seconds.map(Duration::from_secs),
     };
@@ -408,11 +408,11 @@ fn a_runtime_that_goes_down_fails_its_tasks() {
 #[tokio::test(start_paused = true)]
 async fn bytes_are_bounded_per_owner_and_in_all() {
     let tasks = tasks();
-    let refused = |reason| NotTaken {
+    let refused = |reason| TaskRejection {
         reason,
         retry_after: Some(MINUTE),
     };
-    let check = |id: Result<TaskId, NotTaken>, key: &str, expected: &str| {
+    let check = |id: Result<TaskId, TaskRejection>, key: &str, expected: &str| {
         let id = id.expect("there is room");
         assert_eq!(state(&tasks, key, id), expected);
     };

@@ -196,7 +196,7 @@ fn encoded(service: &str, batch: &[Span]) -> Bytes {
                 attributes: attributes(&[name]),
             }),
             scope_spans: vec![wire::ScopeSpans {
-                scope: Some(wire::Scope {
+                scope: Some(wire::InstrumentationScope {
                     name: "tidegate".to_owned(),
                     version: env!("CARGO_PKG_VERSION").to_owned(),
                 }),
@@ -279,13 +279,13 @@ mod wire {
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct ScopeSpans {
         #[prost(message, optional, tag = "1")]
-        pub(super) scope: Option<Scope>,
+        pub(super) scope: Option<InstrumentationScope>,
         #[prost(message, repeated, tag = "2")]
         pub(super) spans: Vec<ProtoSpan>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Scope {
+    pub(super) struct InstrumentationScope {
         #[prost(string, tag = "1")]
         pub(super) name: String,
         #[prost(string, tag = "2")]

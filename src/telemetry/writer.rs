@@ -175,13 +175,13 @@ impl<'a> MakeWriter<'a> for LogWriter {
 /// The state that the thread shares with others.
 #[derive(Debug, Default)]
 struct LineQueue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingLines>,
     filled: Condvar,
     progress: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingLines {
     batch: Batch,
     losses: Losses,
     /// Bytes ever appended, and how many of them are written.
@@ -216,7 +216,7 @@ impl Batch {
 }
 
 impl LineQueue {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, PendingLines> {
         lock(&self.waiting)
     }
 
@@ -296,7 +296,8 @@ impl LineQueue {
     /// `batch`. Returns whether a flush waits, or `None` after the last batch.
     fn take(&self, batch: &mut Batch, due: Option<Instant>) -> Option<bool> {
         let waiting = self.lock();
-        let is_idle = |waiting: &mut Waiting| waiting.batch.bytes.is_empty() && !waiting.closed;
+        let is_idle =
+            |waiting: &mut PendingLines| waiting.batch.bytes.is_empty() && !waiting.closed;
         let waiting = match due {
             None => self.filled.wait_while(waiting, is_idle),
             Some(due) => {

@@ -19,7 +19,7 @@ use crate::call::Protocol;
 use crate::call::pace::{CostRange, pace};
 use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
-use crate::config::{self, Checked, Config};
+use crate::config::{self, Config, LoadedConfig};
 use crate::state;
 use crate::telemetry::journal::{Priority, with_priority};
 use crate::tools::service_user;
@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &CheckArguments, graphical: bool) -> ExitCode {
 #[must_use]
 pub fn report(path: &Path, graphical: bool) -> CheckReport {
     match config::load(path) {
-        Ok(Checked { config, warnings }) => CheckReport {
+        Ok(LoadedConfig { config, warnings }) => CheckReport {
             good: true,
             problems: match warnings.is_empty() {
                 true => String::new(),

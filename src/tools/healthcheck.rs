@@ -17,7 +17,7 @@ const BOUND: Duration = Duration::from_secs(2);
 
 /// Why a sidecar counts as unhealthy.
 #[derive(Debug, thiserror::Error)]
-pub enum Unhealthy {
+pub enum HealthError {
     /// No process answers there.
     #[error(transparent)]
     NoAnswer(#[from] client::NoAnswer),
@@ -71,7 +71,7 @@ fn find(
 ///
 /// # Errors
 /// If it does not answer in time, or is not ready.
-pub fn ask(bind: impl Into<AdminAddress>) -> Result<(), Unhealthy> {
+pub fn ask(bind: impl Into<AdminAddress>) -> Result<(), HealthError> {
     let address = bind.into().reachable();
     let (status, answer) = client::answer(&address, "/readyz", AdminRequest::Read, None, BOUND)?;
     if status == 200 {
@@ -79,7 +79,7 @@ pub fn ask(bind: impl Into<AdminAddress>) -> Result<(), Unhealthy> {
     }
     let answer = String::from_utf8_lossy(&answer);
     let said = answer.trim_end().lines().next_back().unwrap_or_default();
-    Err(Unhealthy::NotReady {
+    Err(HealthError::NotReady {
         address,
         said: said.escape_debug().to_string(),
     })

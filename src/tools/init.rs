@@ -18,7 +18,7 @@ use std::time::Duration;
 pub use self::ask::Answers;
 use self::ask::Question;
 use self::draft::{Draft, Scalar};
-use self::learned::{FromLogs, Learned, learn};
+use self::learned::{FromLogs, LearnedValue, learn};
 use self::zvmsdk::SdkServer;
 use tidegate_runtime::command::{note, printed};
 
@@ -496,25 +496,25 @@ fn limits(
     let unset = SdkServer::default();
     let sdk = sdk.unwrap_or(&unset);
     let from_file = |value: Option<u32>| {
-        value.map(|value| Learned {
+        value.map(|value| LearnedValue {
             value: value.into(),
             why: FROM_FILE.into(),
         })
     };
-    let given = arguments.at_once.map(|value| Learned {
+    let given = arguments.at_once.map(|value| LearnedValue {
         value: value.into(),
         why: AS_GIVEN.into(),
     });
     let mut outstanding = given
         .or(from_file(sdk.outstanding))
         .or(learned.outstanding.clone())
-        .unwrap_or(Learned {
+        .unwrap_or(LearnedValue {
             value: OUTSTANDING,
             why: "The default: neither zvmsdk.conf nor a log gives a better number.".into(),
         });
     let workers = sdk.max_worker_count.map(u64::from).filter(|it| *it > 0);
     if let Some(workers) = workers.filter(|workers| outstanding.value > *workers) {
-        outstanding = Learned {
+        outstanding = LearnedValue {
             value: workers,
             why: format!(
                 "max_worker_count of zvmsdk.conf: sdkserver works on no more at once. Without it, {}: {}",
@@ -528,7 +528,7 @@ fn limits(
     let number = Scalar::Number;
     draft.set(LIMITS, names.outstanding, number(at_once), outstanding.why);
     let max_wait = from_file(sdk.max_wait_seconds).or(learned.max_wait_seconds.clone());
-    let behind_apache = Learned {
+    let behind_apache = LearnedValue {
         value: BEHIND_APACHE.into(),
         why: "Below the 60 s after which the Apache of sdkwsgi gives up.".into(),
     };
@@ -626,7 +626,7 @@ fn per_window(
     let window = sdk
         .window_seconds
         .filter(|it| *it > 0)
-        .map(|seconds| Learned {
+        .map(|seconds| LearnedValue {
             value: seconds.into(),
             why: "From zvmsdk.conf.".into(),
         });

@@ -22,7 +22,7 @@ use super::client::AdminAddress;
 use super::runtime_file::{self, RuntimeFile};
 use super::service_manager;
 use crate::app::{App, Predecessor, REVISION};
-use crate::config::{self, Checked, LoadError, Problems};
+use crate::config::{self, LoadError, LoadedConfig, Problems};
 use crate::listen::{InheritedSockets, descriptors};
 use crate::telemetry::journal::{Priority, with_priority};
 use crate::telemetry::{self, Format, Logs};
@@ -65,12 +65,12 @@ pub(crate) fn run(
 
 fn serve(
     runtime: Runtime,
-    checked: Checked,
+    checked: LoadedConfig,
     signals: Signals,
     sockets: InheritedSockets,
     path: &Path,
 ) -> ExitCode {
-    let Checked { config, warnings } = checked;
+    let LoadedConfig { config, warnings } = checked;
     let logs = match log(&config.telemetry, &warnings) {
         Ok(logs) => logs,
         Err(message) => return plain(&message),
@@ -259,13 +259,13 @@ pub struct Signals {
     /// SIGHUP.
     pub hang_up: Signal,
     /// Each ends the process.
-    pub stop: Named<3>,
+    pub stop: NamedSignals<3>,
     /// SIGUSR1 and SIGUSR2.
-    pub meaningless: Named<2>,
+    pub meaningless: NamedSignals<2>,
 }
 
 /// Some signals with their names.
-pub struct Named<const N: usize>([(&'static str, Signal); N]);
+pub struct NamedSignals<const N: usize>([(&'static str, Signal); N]);
 
 impl Signals {
     fn listen() -> io::Result<Self> {
@@ -277,17 +277,17 @@ impl Signals {
         drop(signal(SignalKind::from_raw(too_large))?);
         Ok(Self {
             hang_up: signal(SignalKind::hangup())?,
-            stop: Named([
+            stop: NamedSignals([
                 ("SIGTERM", signal(terminate)?),
                 ("SIGINT", signal(interrupt)?),
                 ("SIGQUIT", signal(SignalKind::quit())?),
             ]),
-            meaningless: Named([("SIGUSR1", signal(user_1)?), ("SIGUSR2", signal(user_2)?)]),
+            meaningless: NamedSignals([("SIGUSR1", signal(user_1)?), ("SIGUSR2", signal(user_2)?)]),
         })
     }
 }
 
-impl<const N: usize> Named<N> {
+impl<const N: usize> NamedSignals<N> {
     /// The next of them. Others that arrive meanwhile are kept.
     pub async fn next(&mut self) -> &'static str {
         poll_fn(|cx| {

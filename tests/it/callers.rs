@@ -15,7 +15,7 @@ use tidegate::call::{
 };
 use tidegate::callers::rate_limit::{Allowance, Derive, HandlingPatch, Size, SizePatch};
 use tidegate::callers::{
-    BucketChange, Callers, Changed, Error, Meets, NewRateLimit, RateLimitPatch,
+    BucketChange, Callers, ChangeResult, Error, Meets, NewRateLimit, RateLimitPatch,
 };
 use tidegate::config::Config;
 use tidegate_callers::{
@@ -83,7 +83,7 @@ impl Door {
     pub(crate) fn with(config: &Config) -> Self {
         let clock = Clock::of_runtime();
         let gate = Gate::new(&config.admit, clock);
-        let Changed { value, buckets } =
+        let ChangeResult { value, buckets } =
             Callers::start(&config.callers, None).expect("there is room for them");
         app::follow(&gate, &value, buckets);
         let timer = gate.clone();
@@ -96,8 +96,8 @@ impl Door {
     }
 
     /// Makes a change, and lets the buckets follow.
-    pub(crate) fn change<T, E: std::fmt::Debug>(&self, changed: Result<Changed<T>, E>) -> T {
-        let Changed { value, buckets } = changed.expect("it is right");
+    pub(crate) fn change<T, E: std::fmt::Debug>(&self, changed: Result<ChangeResult<T>, E>) -> T {
+        let ChangeResult { value, buckets } = changed.expect("it is right");
         app::follow(&self.gate, &self.callers, buckets);
         value
     }
@@ -1248,7 +1248,8 @@ fn a_change_that_is_refused_names_its_field_and_changes_nothing() {
     let callers = Callers::start(&config(POLLER).callers, None)
         .expect("there is room for them")
         .value;
-    let id = |changed: Result<Changed<RateLimitId>, Error>| changed.expect("it is right").value;
+    let id =
+        |changed: Result<ChangeResult<RateLimitId>, Error>| changed.expect("it is right").value;
     let limit = id(callers.create_rate_limit(now, NewRateLimit::of(size(1.0, 1.0))));
     let mine = callers
         .create(named("mine", "mine", None))
@@ -1271,9 +1272,10 @@ fn a_change_that_is_refused_names_its_field_and_changes_nothing() {
         headroom: tidegate_callers::Headroom::DEFAULT,
     }));
     let nothing = |error: Error| error.field().to_owned();
-    let field = |result: Result<Changed<RateLimitId>, Error>| result.map(drop).map_err(nothing);
-    let unit = |result: Result<Changed<()>, Error>| result.map(drop).map_err(nothing);
-    let new = |result: Result<Changed<CallerId>, Error>| result.map(drop).map_err(nothing);
+    let field =
+        |result: Result<ChangeResult<RateLimitId>, Error>| result.map(drop).map_err(nothing);
+    let unit = |result: Result<ChangeResult<()>, Error>| result.map(drop).map_err(nothing);
+    let new = |result: Result<ChangeResult<CallerId>, Error>| result.map(drop).map_err(nothing);
     let attached = Patch {
         charge: Some(Charge::Limit(no_limit)),
         ..Patch::default()

@@ -25,7 +25,7 @@ use tidegate::admit::{ClassDeadline, ClassPool, ClassRule, Postpone, WhenFull, W
 use tidegate::call::listener::{ClientAuth, ProxyProtocol};
 use tidegate::call::{Bind, Protocol, UserFrom};
 use tidegate::classify::class;
-use tidegate::config::{self, Checked, Config, Problems, Severity};
+use tidegate::config::{self, Config, LoadedConfig, Problems, Severity};
 use tidegate::forward::{BackendAddress, Remote};
 
 use crate::certificates::Files;
@@ -56,11 +56,11 @@ fn shipped(text: &str) -> String {
         .replace("127.0.0.1:2000", "127.0.0.1:2001")
 }
 
-fn read(text: &str) -> Result<Checked, Problems> {
+fn read(text: &str) -> Result<LoadedConfig, Problems> {
     config::read(text, "config.toml", std::iter::empty())
 }
 
-fn read_with(text: &str, env: &[(&str, &str)]) -> Result<Checked, Problems> {
+fn read_with(text: &str, env: &[(&str, &str)]) -> Result<LoadedConfig, Problems> {
     let env = env
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));

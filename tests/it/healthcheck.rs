@@ -11,7 +11,7 @@ use tidegate::admin::{
     self, AdminSource, BucketState, Frame, LimitState, NowState, QueueState, QuotasState,
     SeriesSpan, SeriesState, Token,
 };
-use tidegate::tools::healthcheck::{Unhealthy, ask};
+use tidegate::tools::healthcheck::{HealthError, ask};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -105,7 +105,7 @@ async fn start() -> (SocketAddr, Arc<Sidecar>, DropGuard) {
     (address, sidecar, stop.drop_guard())
 }
 
-async fn asked(address: SocketAddr) -> Result<(), Unhealthy> {
+async fn asked(address: SocketAddr) -> Result<(), HealthError> {
     spawn_blocking(move || ask(address))
         .await
         .expect("no panic")
@@ -130,7 +130,10 @@ async fn an_address_that_is_bound_everywhere_is_asked_on_loopback() {
 #[tokio::test]
 async fn a_missing_sidecar_is_reported_at_once() {
     let told = asked(crate::support::closed_port()).await;
-    assert!(matches!(told, Err(Unhealthy::NoAnswer { .. })), "{told:?}");
+    assert!(
+        matches!(told, Err(HealthError::NoAnswer { .. })),
+        "{told:?}"
+    );
 }
 
 #[tokio::test]
@@ -139,7 +142,10 @@ async fn one_that_says_nothing_is_given_up_in_time() {
     let address = listener.local_addr().expect("it is bound");
     let told = tokio::time::timeout(PATIENCE, asked(address)).await;
     let told = told.expect("it gives up");
-    assert!(matches!(told, Err(Unhealthy::NoAnswer { .. })), "{told:?}");
+    assert!(
+        matches!(told, Err(HealthError::NoAnswer { .. })),
+        "{told:?}"
+    );
     drop(listener);
 }
 

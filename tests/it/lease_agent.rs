@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use tidegate_lease_server::agent::{Agent, Options, RunningAgent};
+use tidegate_lease_server::agent::{Agent, AgentOptions, RunningAgent};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -18,7 +18,7 @@ const BOUND: Duration = Duration::from_secs(20);
 #[derive(Parser)]
 struct Command {
     #[command(flatten)]
-    options: Options,
+    options: AgentOptions,
 }
 
 struct Stage {

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::call::BackendKind;
-use tidegate::config::{self, Checked, Problems};
+use tidegate::config::{self, LoadedConfig, Problems};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{Held, OK, Scripted, Stack, array, ask};
 
-fn read(text: &str) -> Result<Checked, Problems> {
+fn read(text: &str) -> Result<LoadedConfig, Problems> {
     config::read(text, "config.toml", std::iter::empty())
 }
 

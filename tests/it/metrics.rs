@@ -13,7 +13,7 @@ use tidegate::admit::{BackendControl, BackendControlNow, ObservedNow};
 use tidegate::app::metrics::{Metrics, ShareNow};
 use tidegate::call::{Would, WouldEnd};
 use tidegate::callers::metrics::{Charge, LimiterNow};
-use tidegate::callers::shown::{GroupNow, Registered};
+use tidegate::callers::shown::{CallerCounts, GroupNow};
 use tidegate::coalesce::CoalesceNow;
 use tidegate::forward::metrics::backend_tls_failures_total;
 use tidegate::protocol::metrics::connections_rejected_total;
@@ -106,7 +106,7 @@ fn exercised() -> Metrics {
     metrics
         .callers
         .mirror_groups(&[group("monitoring", 5, 12.5)]);
-    metrics.callers.mirror_callers(&Registered {
+    metrics.callers.mirror_callers(&CallerCounts {
         from_config: 2,
         made: 1,
         auto: 7,
@@ -337,9 +337,9 @@ fn a_snapshot_adds_to_its_counters_only_what_is_new() {
     let callers = &metrics.callers;
     for _ in 0..2 {
         callers.mirror_groups(&[group("monitoring", 8, 20.0)]);
-        callers.mirror_callers(&Registered {
+        callers.mirror_callers(&CallerCounts {
             evicted: 4,
-            ..Registered::default()
+            ..CallerCounts::default()
         });
     }
     let shown = text(&metrics);

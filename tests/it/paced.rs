@@ -503,7 +503,7 @@ async fn wait_time_burst_and_the_achieved_rate_are_measured() {
 
 // The config.
 
-fn read(more: &str) -> Result<config::Checked, config::Problems> {
+fn read(more: &str) -> Result<config::LoadedConfig, config::Problems> {
     let text = format!(
         "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:8080\"\n[backend]\n\
          socket = \"127.0.0.1:2000\"\nkind = \"zvm\"\nhttp = \"http://127.0.0.1:8081\"\n[limits]\n\

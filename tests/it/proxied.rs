@@ -8,14 +8,16 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate::call::identity::Field;
 use tidegate::call::{Facts, Peer, Rejection};
-use tidegate::protocol::proxy_header::{Header, Malformed, V1_BYTES_MAX, V2_BYTES_MAX, parse};
+use tidegate::protocol::proxy_header::{
+    Header, MalformedHeader, V1_BYTES_MAX, V2_BYTES_MAX, parse,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::certificates::{Files, Shows};
 use crate::sidecar::Sidecar;
 use crate::support::{
-    OK, PATIENCE, Scripted, Stack, array, ask, connect, one_listener, pass, read_all, settle,
-    turned_away,
+    OK, PATIENCE, Scripted, Stack, array, ask, connect, is_rejected, one_listener, pass, read_all,
+    settle,
 };
 
 const V2_BEGIN: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -100,7 +102,7 @@ fn a_header_is_read_to_its_end_and_not_a_byte_further() {
 fn bytes_that_cannot_be_a_header_are_refused_at_once() {
     let check = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
-        assert_eq!(parse(bytes), Err(Malformed), "{text:?}");
+        assert_eq!(parse(bytes), Err(MalformedHeader), "{text:?}");
     };
     check(b"[");
     check(b"GET / HTTP/1.1\r\n");
@@ -257,7 +259,7 @@ async fn a_connection_without_the_header_is_closed_and_counted() {
         &oversized,
     ];
     for bytes in bad {
-        turned_away(stack.addr, bytes).await;
+        is_rejected(stack.addr, bytes).await;
     }
     assert_eq!(stack.seen.rejected(5).await, [Rejection::ProxyHeader; 5]);
     assert!(stack.seen.all().is_empty());
@@ -274,7 +276,7 @@ async fn a_header_that_ends_in_the_middle_or_never_is_given_up() {
     assert_eq!(read_all(&mut cut).await, "");
     assert_eq!(stack.seen.rejected(1).await, [Rejection::ProxyHeader]);
     for begin in [&V1_TCP4[..20], &v2_tcp4()[..20]] {
-        turned_away(stack.addr, begin).await;
+        is_rejected(stack.addr, begin).await;
     }
     let expected = [
         Rejection::ProxyHeader,
@@ -283,7 +285,7 @@ async fn a_header_that_ends_in_the_middle_or_never_is_given_up() {
     ];
     assert_eq!(stack.seen.rejected(3).await, expected);
     // A silent client is not counted.
-    turned_away(stack.addr, b"").await;
+    is_rejected(stack.addr, b"").await;
     drop(connect(stack.addr).await);
     crate::support::until(|| stack.connections.open() == 0, || "still open".into()).await;
     assert_eq!(stack.seen.rejected(3).await.len(), 3);
@@ -295,7 +297,7 @@ async fn a_header_from_an_untrusted_peer_closes_the_connection() {
     let elsewhere = "[callers]\ntrusted_proxies = [\"192.0.2.0/24\"]";
     let stack = Stack::start(&one_listener(backend.addr, REQUIRED, elsewhere));
     let call = [V1_TCP4, array("guest_get_info", "X").as_bytes()].concat();
-    turned_away(stack.addr, call).await;
+    is_rejected(stack.addr, call).await;
     assert_eq!(stack.seen.rejected(1).await, [Rejection::UntrustedProxy]);
     assert!(stack.seen.all().is_empty());
 }
@@ -484,7 +486,7 @@ async fn the_access_line_has_client_and_user_but_no_password() {
     let words = ["\"client\":\"192.0.2.1\"", "\"user\":\"nova\""];
     let line = sidecar.log().wait(&words).await;
     assert!(line.contains("\"peer\":\"127.0.0.1:"), "{line}");
-    turned_away(addr, request).await;
+    is_rejected(addr, request).await;
     let rejected = "tidegate_connections_rejected_total{listener=\"test\",reason=\"proxy_header\"}";
     assert_eq!(sidecar.metric(rejected).await, 1.0);
     let unusable = "tidegate_identity_unusable_total{field=\"user_agent\"}";
@@ -520,7 +522,7 @@ async fn a_proxy_that_is_not_trusted_is_named_in_the_log_with_the_cure() {
     let sidecar = Sidecar::start(&one_listener(backend.addr, REQUIRED, elsewhere)).await;
     let addr = sidecar.listener("test").await;
     for _ in 0..3 {
-        turned_away(addr, V1_TCP4).await;
+        is_rejected(addr, V1_TCP4).await;
     }
     let line = sidecar.log().wait(&["is no trusted proxy"]).await;
     for words in [

@@ -172,7 +172,7 @@ impl Outcome {
     }
 
     /// Checks the promises that hold once all is well again, and where the store was well.
-    fn goes_on(&self, plan: &Plan, store_has_a_clock: bool) {
+    fn check_recovery(&self, plan: &Plan, store_has_a_clock: bool) {
         for (sidecar, back) in self.account.back_after.iter().enumerate() {
             let back = back.unwrap_or_else(|| panic!("sidecar {sidecar} never came back"));
             let back = Duration::from_micros(back);
@@ -260,7 +260,7 @@ async fn holds_under_faults(plan: Plan, store: Store) -> String {
     let row = outcome.row(&plan);
     eprintln!("{HEADING}\n{row}");
     outcome.keeps_every_total();
-    outcome.goes_on(&plan, store_has_a_clock);
+    outcome.check_recovery(&plan, store_has_a_clock);
     row
 }
 
@@ -317,7 +317,7 @@ async fn loses_no_more_than_was_drawn(plan: Plan) -> String {
         worst = worst.max(*over as f64 / total as f64);
     }
     assert_eq!(account.twice, 0, "calls came twice");
-    outcome.goes_on(&plan, true);
+    outcome.check_recovery(&plan, true);
     let row = outcome.row(&plan);
     eprintln!("{HEADING}\n{row}\nthe worst window: {worst:.3} of its total above it");
     format!(

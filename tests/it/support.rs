@@ -20,14 +20,14 @@ use tidegate::call::{
     Destination, Facts, Identity, Listener, Observe, Peer, Record, Refusal, Rejection, Role, Serve,
     TlsCause,
 };
-use tidegate::callers::{Callers, Changed};
+use tidegate::callers::{Callers, ChangeResult};
 use tidegate::classify::Classifier;
 use tidegate::coalesce::Coalescer;
 use tidegate::config::{self, Config};
 use tidegate::forward::{Forwarder, Resolve};
 use tidegate::listen::{self, Connections, InheritedSockets};
 use tidegate::pipeline::Pipeline;
-use tidegate::protocol::{self, Accepted, Conversation, Stop, StreamDrain};
+use tidegate::protocol::{self, AcceptedConnection, Conversation, Stop, StreamDrain};
 use tidegate::tasks::Tasks;
 use tidegate_lab::backend::{Backend, Options, Running};
 use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
@@ -180,7 +180,7 @@ impl Stack {
         let gate = Gate::new(&config.admit, clock);
         let coalescer = Coalescer::new(config.coalesce.clone(), clock);
         let tasks = Tasks::new(config.tasks, clock);
-        let Changed {
+        let ChangeResult {
             value: callers,
             buckets,
         } = Callers::start(&config.callers, None).expect("there is room for them");
@@ -287,7 +287,7 @@ pub(crate) fn serve<S: Serve>(
 ) {
     let handle = move |stream, peer, connection| {
         let now = conversation.clock.now();
-        let accepted = Accepted::new(stream, peer, Arc::clone(&listener), now);
+        let accepted = AcceptedConnection::new(stream, peer, Arc::clone(&listener), now);
         let conversation = Arc::clone(&conversation);
         tokio::spawn(protocol::converse(accepted, conversation, connection));
     };
@@ -465,7 +465,7 @@ pub(crate) async fn ask(addr: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
 }
 
 /// Sends bytes over a new connection, which is closed without an answer.
-pub(crate) async fn turned_away(addr: SocketAddr, bytes: impl AsRef<[u8]>) {
+pub(crate) async fn is_rejected(addr: SocketAddr, bytes: impl AsRef<[u8]>) {
     let mut stream = connect(addr).await;
     // Closed with bytes unread is closed with a reset, which may come before all is written.
     let _ = stream.write_all(bytes.as_ref()).await;

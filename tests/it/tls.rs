@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use crate::certificates::{Files, Shows, shown};
 use crate::sidecar::Sidecar;
 use crate::support::{
-    Held, OK, PATIENCE, Scripted, Stack, array, connect, json, one_listener, settle, turned_away,
+    Held, OK, PATIENCE, Scripted, Stack, array, connect, is_rejected, json, one_listener, settle,
 };
 
 const HTTP_OK: &[u8] =
@@ -62,7 +62,7 @@ async fn each_protocol_comes_over_tls_on_a_port_of_its_own_and_nothing_else_does
         let answer = ask(&files, &stack, Shows::Nothing, bytes).await;
         let answer = answer.expect("it is answered and ends as TLS does");
         assert!(answer.contains("overallRC"), "{protocol}: {answer}");
-        turned_away(stack.addr, bytes).await;
+        is_rejected(stack.addr, bytes).await;
         assert_eq!(stack.seen.rejected(1).await, [Rejection::NotTls]);
         stack.at_rest().await;
     }
@@ -109,8 +109,8 @@ async fn tls_that_is_required_turns_away_what_is_not() {
         &files.section("required = true"),
         "",
     ));
-    turned_away(stack.addr, array("guest_get_info", "X")).await;
-    turned_away(stack.addr, GET).await;
+    is_rejected(stack.addr, array("guest_get_info", "X")).await;
+    is_rejected(stack.addr, GET).await;
     assert_eq!(stack.seen.rejected(2).await, [Rejection::NotTls; 2]);
     ask(&files, &stack, Shows::Nothing, GET)
         .await
@@ -128,7 +128,7 @@ async fn a_connection_that_closes_without_a_byte_is_no_failed_handshake() {
     drop(connect(stack.addr).await);
     crate::support::until(|| stack.connections.open() == 0, || "still open".into()).await;
     // Were it counted, it would be the first of the two.
-    turned_away(stack.addr, "x").await;
+    is_rejected(stack.addr, "x").await;
     assert_eq!(stack.seen.rejected(1).await, [Rejection::NotTls]);
 }
 
@@ -386,7 +386,7 @@ async fn a_reload_switches_tls_on_and_off_for_new_connections() {
     let plain = crate::support::ask(addr, GET).await;
     assert!(plain.starts_with("HTTP/1.1 200"), "{plain}");
     sidecar.reload(&with).await;
-    turned_away(addr, GET).await;
+    is_rejected(addr, GET).await;
     assert_eq!(shown(&shake_hands(&sidecar, &files).await), "first");
     let rejected = "tidegate_connections_rejected_total{listener=\"test\",reason=\"not_tls\"}";
     assert_eq!(sidecar.metric(rejected).await, 1.0);

@@ -24,7 +24,7 @@ use self::read::{Configs, Format, Logs, ReadError, Reading};
 use self::report::Report;
 use crate::logs::Log;
 use crate::plan::{self, Planned};
-use tidegate::config::{Checked, Config, load, read as read_config};
+use tidegate::config::{Config, LoadedConfig, load, read as read_config};
 use tidegate::options::shown::HIDDEN;
 use tidegate::tools::failed;
 use tidegate::tools::service_user::{self, Content};
@@ -257,7 +257,7 @@ fn write(path: &Path, report: &Report) -> Result<(), Unknown> {
 /// The config of the arguments, or else of the logs.
 fn today(arguments: &Arguments, logs: &Logs) -> Result<Option<Today>, String> {
     if let Some(path) = &arguments.config {
-        let Checked { config, .. } = load(path).map_err(|error| error.render(false))?;
+        let LoadedConfig { config, .. } = load(path).map_err(|error| error.render(false))?;
         let text = std::fs::read_to_string(path)
             .map_err(|cause| format!("cannot read {}: {cause}", path.display()))?;
         let name = path.display().to_string();

@@ -73,7 +73,7 @@ pub enum Mode {
 
 /// The arguments of the agent.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub struct AgentOptions {
     /// A capacity server; may be given several times. Any server may name another as the master
     #[arg(long = "server", value_name = "HOST:PORT", required = true)]
     pub servers: Vec<ServerAddress>,
@@ -115,7 +115,7 @@ pub struct Options {
 
 /// Plain TCP, or TLS with the files of the options.
 #[expect(clippy::disallowed_methods, reason = "it serves no program yet")]
-fn dial(options: &Options) -> Result<Arc<dyn Dial>, String> {
+fn dial(options: &AgentOptions) -> Result<Arc<dyn Dial>, String> {
     let Some(ca) = &options.ca else {
         return Ok(Arc::new(TcpDial));
     };
@@ -165,7 +165,7 @@ fn parse_safe(text: &str) -> Result<SafeCapacity, String> {
 
 /// The command: answers until SIGTERM or ctrl-c, then releases its leases. Exit code 1 if it cannot
 /// start.
-pub(crate) fn run(options: Options) -> ExitCode {
+pub(crate) fn run(options: AgentOptions) -> ExitCode {
     // Its client logs why a server does not answer.
     let settings = telemetry::LogSettings {
         format: Format::Auto,
@@ -185,7 +185,7 @@ pub(crate) fn run(options: Options) -> ExitCode {
     }
 }
 
-async fn until_stopped(options: Options) -> io::Result<()> {
+async fn until_stopped(options: AgentOptions) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     // As in a sidecar: a log that may grow no further ends no process.
     drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
@@ -267,7 +267,7 @@ impl Agent {
     ///
     /// An address that cannot be listened on, or is not a loopback address: any program that can
     /// reach it can use up the leases of others.
-    pub async fn start(options: Options) -> io::Result<RunningAgent> {
+    pub async fn start(options: AgentOptions) -> io::Result<RunningAgent> {
         let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
         let bind = options.bind;
         if !bind.ip().to_canonical().is_loopback() {

@@ -21,7 +21,7 @@ enum LeaseCommand {
     /// Run a capacity server: it shares one capacity among many clients
     Server(server::LeaseServerArguments),
     /// Share leased capacity with programs on this machine, over HTTP and JSON
-    Agent(Box<agent::Options>),
+    Agent(Box<agent::AgentOptions>),
 }
 
 /// The definition of the command line, for its manual pages and completions.

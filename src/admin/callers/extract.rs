@@ -49,11 +49,13 @@ impl<S: Sync, T: FromFields> FromRequest<S> for JsonBody<T> {
                 "did not come in whole within 3 s",
             ));
         };
-        asked(&bytes?).map(Self).map_err(ApiRefusal::into_response)
+        read_request(&bytes?)
+            .map(Self)
+            .map_err(ApiRefusal::into_response)
     }
 }
 
-fn asked<T: FromFields>(bytes: &[u8]) -> Result<T, ApiRefusal> {
+fn read_request<T: FromFields>(bytes: &[u8]) -> Result<T, ApiRefusal> {
     T::read(&mut json::read(bytes)?.object(&T::FIELDS.concat())?)
 }
 

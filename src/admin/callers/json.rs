@@ -53,12 +53,12 @@ pub(super) fn cut(text: &str) -> &str {
 /// The reader's path.
 #[derive(Debug, Default)]
 struct JsonPath {
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
     values: usize,
 }
 
 #[derive(Debug)]
-enum Step {
+enum PathStep {
     Key(String),
     Index(usize),
 }
@@ -70,9 +70,9 @@ impl fmt::Display for JsonPath {
         }
         for (index, step) in self.steps.iter().enumerate() {
             match step {
-                Step::Key(key) if index == 0 => f.write_str(cut(key))?,
-                Step::Key(key) => write!(f, ".{}", cut(key))?,
-                Step::Index(at) => write!(f, "[{at}]")?,
+                PathStep::Key(key) if index == 0 => f.write_str(cut(key))?,
+                PathStep::Key(key) => write!(f, ".{}", cut(key))?,
+                PathStep::Index(at) => write!(f, "[{at}]")?,
             }
         }
         Ok(())
@@ -123,7 +123,7 @@ impl<'de> Visitor<'de> for &mut JsonPath {
         let mut values = Vec::new();
         loop {
             self.count()?;
-            self.steps.push(Step::Index(values.len()));
+            self.steps.push(PathStep::Index(values.len()));
             let value = list.next_element_seed(&mut *self)?;
             self.steps.pop();
             let Some(value) = value else {
@@ -137,7 +137,7 @@ impl<'de> Visitor<'de> for &mut JsonPath {
         let mut fields = Map::new();
         while let Some(key) = object.next_key::<String>()? {
             self.count()?;
-            self.steps.push(Step::Key(key.clone()));
+            self.steps.push(PathStep::Key(key.clone()));
             if fields.contains_key(&key) {
                 return Err(A::Error::custom("is there twice"));
             }

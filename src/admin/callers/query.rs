@@ -4,7 +4,7 @@ use tidegate_callers::{CallerId, Group, Headroom, RateLimitId, UsageSpan};
 
 use super::asked::{ApiResult, FromFields, headroom, named, numbered, window, word};
 use super::json::{LocatedValue, ObjectFields, cut};
-use super::refused::{ApiRefusal, What};
+use super::refused::{ApiRefusal, ObjectKind};
 use super::state::CallId;
 use crate::admin::now::{FRAMES_MAX, SeriesSpan};
 use crate::options::Words;
@@ -170,7 +170,7 @@ pub(super) trait InPath: Sized {
 /// Reads the next id.
 fn id<T>(
     ids: &mut impl Iterator<Item = String>,
-    what: What,
+    what: ObjectKind,
     read: impl Fn(&str) -> Option<T>,
 ) -> ApiResult<T> {
     let text = ids.next().unwrap_or_default();
@@ -179,14 +179,16 @@ fn id<T>(
 
 impl InPath for CallerId {
     fn read(ids: &mut impl Iterator<Item = String>) -> ApiResult<Self> {
-        id(ids, What::Caller, |text| numbered(text, 'c').map(Self))
+        id(ids, ObjectKind::Caller, |text| {
+            numbered(text, 'c').map(Self)
+        })
     }
 }
 
 impl InPath for RateLimitId {
     fn read(ids: &mut impl Iterator<Item = String>) -> ApiResult<Self> {
         let limit = |text: &str| numbered(text, 'r')?.try_into().ok().map(Self);
-        id(ids, What::RateLimit, limit)
+        id(ids, ObjectKind::RateLimit, limit)
     }
 }
 
@@ -198,7 +200,7 @@ impl InPath for (RateLimitId, CallerId) {
 
 impl InPath for CallId {
     fn read(ids: &mut impl Iterator<Item = String>) -> ApiResult<Self> {
-        id(ids, What::Call, |text| {
+        id(ids, ObjectKind::Call, |text| {
             let is_id = text.len() == 16 && text.bytes().all(|c| c.is_ascii_hexdigit());
             let number = u64::from_str_radix(text, 16).ok();
             number.filter(|_| is_id).map(Self)

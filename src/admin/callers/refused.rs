@@ -25,7 +25,7 @@ pub enum ApiRefusal {
     /// A named object does not exist: 404.
     Unknown {
         /// The kind of the unknown thing.
-        what: What,
+        what: ObjectKind,
         /// The name that was given.
         id: String,
         /// Why it can be unknown, if that is worth a word.
@@ -67,7 +67,7 @@ pub enum ApiRefusal {
 /// The kinds of objects that can be unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
+pub enum ObjectKind {
     /// A caller.
     Caller,
     /// A rate limit.
@@ -94,7 +94,7 @@ impl ApiRefusal {
     }
 
     /// A named object does not exist.
-    pub fn unknown(what: What, id: impl fmt::Display) -> Self {
+    pub fn unknown(what: ObjectKind, id: impl fmt::Display) -> Self {
         Self::Unknown {
             what,
             id: id.to_string(),
@@ -105,7 +105,7 @@ impl ApiRefusal {
     /// There is no such call. `reason` says which calls are known.
     pub fn unknown_call(id: impl fmt::Display, reason: String) -> Self {
         Self::Unknown {
-            what: What::Call,
+            what: ObjectKind::Call,
             id: id.to_string(),
             reason: Some(reason),
         }
@@ -132,7 +132,7 @@ impl From<TableError> for ApiRefusal {
         let field = error.field();
         let reason = without_name(&error.to_string(), field);
         match error {
-            TableError::Unknown(id) => Self::unknown(What::Caller, id),
+            TableError::Unknown(id) => Self::unknown(ObjectKind::Caller, id),
             TableError::PatternExists { holder, .. } => Self::PatternExists { holder },
             TableError::IsStatic(_)
             | TableError::IsFixed
@@ -189,7 +189,7 @@ mod tests {
         );
         assert_eq!(
             said(TableError::Unknown(CallerId(9))),
-            ApiRefusal::unknown(What::Caller, "c9")
+            ApiRefusal::unknown(ObjectKind::Caller, "c9")
         );
         assert_eq!(
             said(TableError::IsStatic(CallerId(1))),

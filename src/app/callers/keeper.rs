@@ -5,16 +5,16 @@ use std::path::Path;
 use tracing::{info, warn};
 
 use super::stored::SCHEMA;
-use crate::callers::Saved;
+use crate::callers::SavedCallers;
 use crate::state::{StateError, StateFile};
 
 /// The state file, if any. A save holds it during the disk write, and takes the state at that
 /// moment, so the latest state is saved last.
 #[derive(Debug, Default)]
 pub(in crate::app) struct Keeper {
-    file: Option<StateFile<Saved>>,
+    file: Option<StateFile<SavedCallers>>,
     /// The content of the file.
-    saved: Option<Saved>,
+    saved: Option<SavedCallers>,
     is_failing: bool,
 }
 
@@ -23,7 +23,9 @@ impl Keeper {
     ///
     /// # Errors
     /// If another process uses it, or it is damaged, or cannot be read or written.
-    pub(in crate::app) fn open(path: Option<&Path>) -> Result<(Self, Option<Saved>), StateError> {
+    pub(in crate::app) fn open(
+        path: Option<&Path>,
+    ) -> Result<(Self, Option<SavedCallers>), StateError> {
         let Some(path) = path else {
             return Ok((Self::default(), None));
         };
@@ -47,7 +49,7 @@ impl Keeper {
     }
 
     /// Saves everything if it differs from the file; no task waits for the result.
-    pub(super) fn save_if_changed(&mut self, saved: Saved) {
+    pub(super) fn save_if_changed(&mut self, saved: SavedCallers) {
         if self.saved.as_ref() != Some(&saved) {
             // The failure is logged, and the save is retried.
             let _ = self.save(saved);
@@ -55,7 +57,7 @@ impl Keeper {
     }
 
     /// Saves everything. A failure is logged once, and the next save retries.
-    pub(super) fn save(&mut self, saved: Saved) -> Result<(), StateError> {
+    pub(super) fn save(&mut self, saved: SavedCallers) -> Result<(), StateError> {
         let Some(file) = &mut self.file else {
             return Ok(());
         };

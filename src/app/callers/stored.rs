@@ -19,15 +19,15 @@ use tidegate_limits::{Burst, Fill, Tokens, Weight};
 use crate::admin::written::{patterns, some_text, text, texts};
 use crate::call::costs::Costs;
 use crate::call::rate_limit::{Allowance, Handling};
-use crate::callers::rate_limit::{MadeBy, RateLimit, Rule};
-use crate::callers::{Saved, SavedRow};
+use crate::callers::rate_limit::{RateLimit, RateLimitOrigin, Rule};
+use crate::callers::{SavedCallers, SavedRow};
 
 /// The version of the format below.
 pub(super) const SCHEMA: u32 = 1;
 
 /// The whole state.
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Saved", deny_unknown_fields)]
+#[serde(remote = "SavedCallers", deny_unknown_fields)]
 struct StoredState {
     callers: Vec<SavedRow>,
     /// Not in files of the first version, which had only the ids of existing rows.
@@ -121,7 +121,7 @@ struct StoredIdentity {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Limit {
+struct StoredRateLimit {
     id: u32,
     label: String,
     from_config: bool,
@@ -187,7 +187,7 @@ macro_rules! stored {
         }
     )*};
 }
-stored!(Saved => StoredState, SavedRow => StoredRow, Costs => StoredCosts);
+stored!(SavedCallers => StoredState, SavedRow => StoredRow, Costs => StoredCosts);
 
 impl Serialize for RateLimit {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -203,10 +203,10 @@ impl Serialize for RateLimit {
             rate: rate.get(),
             ratio: ratio.get(),
         });
-        let limit = Limit {
+        let limit = StoredRateLimit {
             id: self.id.0,
             label: self.label.to_string(),
-            from_config: self.made_by == MadeBy::Config,
+            from_config: self.made_by == RateLimitOrigin::Config,
             profile: self.rule.profile.as_deref().map(ToOwned::to_owned),
             bucket,
             pace,
@@ -218,7 +218,7 @@ impl Serialize for RateLimit {
 
 impl<'de> Deserialize<'de> for RateLimit {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let limit = Limit::deserialize(from)?;
+        let limit = StoredRateLimit::deserialize(from)?;
         Label::new(&limit.label).map_err(D::Error::custom)?;
         let allowance = match (limit.bucket, limit.pace) {
             (None, None) => Allowance::Exempt,
@@ -236,8 +236,8 @@ impl<'de> Deserialize<'de> for RateLimit {
             id: RateLimitId(limit.id),
             label: limit.label.into(),
             made_by: match limit.from_config {
-                true => MadeBy::Config,
-                false => MadeBy::Api,
+                true => RateLimitOrigin::Config,
+                false => RateLimitOrigin::Api,
             },
             rule: Rule {
                 allowance,

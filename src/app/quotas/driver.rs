@@ -27,8 +27,8 @@ use self::health::log_trouble;
 use self::past::StartRecord;
 use super::backlog::Backlog;
 use super::breaker::{AT_ONCE, Breaker, Proof};
-use super::key::{Note, Tended};
-use super::members::Settled;
+use super::key::{MaintainedKey, Note};
+use super::members::SettledCount;
 use super::metrics::QuotaMetrics;
 use crate::admit::{Gate, QuotaAnswer, QuotaAsked, QuotaAt, QuotaWork};
 
@@ -103,7 +103,7 @@ pub(super) struct StoreHealth {
 /// The state of the task.
 #[derive(Default)]
 struct Carrying {
-    keys: HashMap<QuotaAt, Tended>,
+    keys: HashMap<QuotaAt, MaintainedKey>,
     backlog: Backlog<StoreRequest>,
     /// Requests that wait for the store's time.
     for_time: Vec<StoreRequest>,
@@ -134,7 +134,7 @@ struct Carrying {
     /// The gate's copy of the store's time.
     carried: StoreTime,
     members: usize,
-    settled: Settled,
+    settled: SettledCount,
 }
 
 /// The log lines about the store. A store that fails now and then must not fill the log.
@@ -285,7 +285,7 @@ impl Driver {
         let mut settings = self.settings.subscribe();
         let mut carrying = Carrying {
             reads_left: READS_A_TICK,
-            settled: Settled::new(self.store.member_lifetime()),
+            settled: SettledCount::new(self.store.member_lifetime()),
             ..Carrying::default()
         };
         let mut next_tick = Instant::now() + TICK;
@@ -299,7 +299,7 @@ impl Driver {
             let ticks = carrying.ticks(&self).then_some(next_tick);
             let wakes_at = carrying.wakes_at();
             tokio::select! {
-                () = self.gate.quota_asked() => carrying.take(&self),
+                () = self.gate.wait_for_quota_work() => carrying.take(&self),
                 Some(done) = carrying.under_way.join_next() => carrying.done(&self, done),
                 Ok(()) = time.changed() => {}
                 Ok(()) = members.changed() => {}
@@ -451,7 +451,7 @@ impl Carrying {
         }
         match RecordKey::within(limit.namespace.as_deref(), &of.key) {
             Ok(key) => {
-                let mut tended = Tended::new(of.clone(), key);
+                let mut tended = MaintainedKey::new(of.clone(), key);
                 if driver.store.configures() {
                     self.turns.push_back(at);
                 } else {

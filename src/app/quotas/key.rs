@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 /// A key that is kept up to date. Dropping it ends the work for it.
-pub(super) struct Tended {
+pub(super) struct MaintainedKey {
     /// The place of its record.
     pub(super) key: RecordKey,
     /// The quota and the key.
@@ -39,7 +39,7 @@ pub(super) struct Note {
     pub(super) refused: Option<Box<str>>,
 }
 
-impl Tended {
+impl MaintainedKey {
     /// A key without settings.
     pub(super) fn new(of: QuotaKey, key: RecordKey) -> Self {
         Self {
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_key_stays_small() {
         // Besides its name and the gate's data.
-        let bytes = size_of::<Tended>();
+        let bytes = size_of::<MaintainedKey>();
         assert!(bytes <= 128, "{bytes} bytes for each key");
     }
 }

@@ -14,7 +14,7 @@ const WARN_AGAIN: Duration = Duration::from_secs(600);
 
 /// The smallest number of members within the last moments.
 #[derive(Debug, Default)]
-pub(super) struct Settled {
+pub(super) struct SettledCount {
     /// How long a dead member counts.
     lifetime: Duration,
     /// Each number with when it began to hold. The first one held at the beginning of the span.
@@ -24,7 +24,7 @@ pub(super) struct Settled {
     warned: Option<(Instant, usize)>,
 }
 
-impl Settled {
+impl SettledCount {
     /// A count without members.
     pub(super) fn new(lifetime: Duration) -> Self {
         Self {
@@ -82,7 +82,7 @@ mod tests {
     fn a_process_that_was_killed_and_started_again_is_not_one_more() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut settled = Settled::new(Duration::from_secs(10));
+        let mut settled = SettledCount::new(Duration::from_secs(10));
         settled.count(at(0), 3);
         assert_eq!((settled.members(), settled.next()), (3, None));
         // Killed, started again, and its last session counted until it ends.
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn members_that_die_and_come_back_bring_one_warning_now_and_then() {
         let start = Instant::now();
-        let mut settled = Settled::new(Duration::from_secs(10));
+        let mut settled = SettledCount::new(Duration::from_secs(10));
         let mut warnings = Vec::new();
         // Each minute, one too many is there for longer than a dead one counts.
         for minute in 0..25 {

@@ -122,14 +122,14 @@ impl Drop for TlsLink {
         }
         session.send_close_notify();
         // The connection is closed in either case.
-        let _ = session.write_tls(&mut AtOnce(tcp));
+        let _ = session.write_tls(&mut NonBlockingWriter(tcp));
     }
 }
 
 /// Writes without waiting.
-struct AtOnce<'a>(&'a TcpStream);
+struct NonBlockingWriter<'a>(&'a TcpStream);
 
-impl io::Write for AtOnce<'_> {
+impl io::Write for NonBlockingWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.try_write(bytes)
     }

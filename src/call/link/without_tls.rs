@@ -8,9 +8,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 
 /// A connection on TLS.
-pub enum Secured {}
+pub enum TlsLink {}
 
-impl Secured {
+impl TlsLink {
     pub(super) fn tcp(&self) -> &TcpStream {
         match *self {}
     }
@@ -36,7 +36,7 @@ impl Secured {
     }
 }
 
-impl AsyncRead for Secured {
+impl AsyncRead for TlsLink {
     fn poll_read(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,

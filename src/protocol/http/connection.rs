@@ -18,8 +18,8 @@ use super::http2;
 use super::identity::Identities;
 use super::received::{self, read_array};
 use super::request_body::Upload;
-use super::request_reader::{Outcome, ReadyRequest, RequestReader};
-use super::respond::{Gone, HttpAnswer, ReplyForm, Sent};
+use super::request_reader::{ReadOutcome, ReadyRequest, RequestReader};
+use super::respond::{HttpAnswer, ReplyForm, WriteError, WriteProgress};
 use crate::call::{
     self, Dialect, Head, HttpCall, Identity, Message, Origin, PinnedConnection, Progress, Refusal,
     Rejection, RequestBody, Serve, Tunnel,
@@ -106,22 +106,22 @@ impl<S: Serve> HttpConnection<S> {
     }
 
     /// Begins to answer what was read; none if the connection just ends.
-    fn dispatch(&mut self, read: Outcome) -> Option<AnswerFuture<'_>> {
+    fn dispatch(&mut self, read: ReadOutcome) -> Option<AnswerFuture<'_>> {
         let request = match read {
-            Outcome::Request(request) => request,
-            Outcome::BadHead(_)
+            ReadOutcome::Request(request) => request,
+            ReadOutcome::BadHead(_)
                 if self.reader.is_first && self.reader.held.starts_with(http2::PREFACE) =>
             {
                 return Some(Box::pin(self.refuse_http2()));
             }
-            Outcome::BadHead(bad) => {
+            ReadOutcome::BadHead(bad) => {
                 let form = ReplyForm::of_refused(bad.to_head);
                 let identity = self.identity_of_bad(&bad);
                 let refusal = received::bad_head(&bad);
                 self.reader.held = Vec::new();
                 return Some(Box::pin(self.refuse(identity, refusal, form)));
             }
-            Outcome::Refused(refusal) => {
+            ReadOutcome::Refused(refusal) => {
                 let (identity, form) = match self.reader.pending.take() {
                     Some(pending) => (
                         self.identities.of(&pending.head.head),
@@ -135,13 +135,13 @@ impl<S: Serve> HttpConnection<S> {
                 self.reader.held = Vec::new();
                 return Some(Box::pin(self.refuse(identity, *refusal, form)));
             }
-            Outcome::End => {
+            ReadOutcome::End => {
                 return Some(Box::pin(async move {
                     self.socket.close(None).await;
                     ConnectionStep::End
                 }));
             }
-            Outcome::Late => return None,
+            ReadOutcome::Late => return None,
         };
         let ReadyRequest {
             mut call,
@@ -267,9 +267,9 @@ impl<S: Serve> HttpConnection<S> {
                     }
                     return ConnectionStep::End;
                 }
-                Ok(Sent::Tunnel(tunnel)) => return ConnectionStep::Tunnel(tunnel),
-                Ok(Sent::Later) => self.reader.restart(self.conversation.clock.now()),
-                Ok(Sent::AtOnce) => {}
+                Ok(WriteProgress::Tunnel(tunnel)) => return ConnectionStep::Tunnel(tunnel),
+                Ok(WriteProgress::Later) => self.reader.restart(self.conversation.clock.now()),
+                Ok(WriteProgress::AtOnce) => {}
             }
             if closes {
                 Box::pin(self.socket.close(upload)).await;
@@ -314,7 +314,7 @@ impl<S: Serve> HttpConnection<S> {
         answer: HttpAnswer,
         upload: &mut Option<Box<Upload>>,
         progress: &Progress,
-    ) -> Result<Sent, Gone> {
+    ) -> Result<WriteProgress, WriteError> {
         let mut watch = self.conversation.streams.watch(StreamKind::Reply);
         let mut sending = pin!(self.socket.send(answer, upload));
         poll_fn(|cx| {
@@ -323,7 +323,7 @@ impl<S: Serve> HttpConnection<S> {
             }
             ready!(watch.poll_end(cx));
             progress.end_by_drain();
-            Poll::Ready(Err(Gone))
+            Poll::Ready(Err(WriteError))
         })
         .await
     }

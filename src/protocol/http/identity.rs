@@ -14,7 +14,7 @@ use super::super::ClientSettings;
 use super::super::forwarded;
 use super::super::trusted::TrustedProxies;
 use crate::call::identity::{self, Field, IdentityFields, TEXT_BYTES_MAX, Unusable};
-use crate::call::{ForwardedFields, Head, Headers, Identity, Listener, Twice, UserFrom};
+use crate::call::{ForwardedFields, Head, Headers, Identity, Listener, RepeatedField, UserFrom};
 
 const ORIGINATOR: &str = "originator";
 
@@ -108,7 +108,7 @@ impl Identities {
         let user_agent = usable(user_agent, Field::UserAgent, &mut unusable);
         let originator = header_text(headers, ORIGINATOR);
         let originator = usable(originator, Field::Originator, &mut unusable);
-        let said = Said {
+        let said = IdentityValues {
             address: self.address(headers, &mut unusable),
             user: user.as_deref(),
             user_agent,
@@ -133,7 +133,7 @@ impl Identities {
 }
 
 /// The values of one request.
-struct Said<'a> {
+struct IdentityValues<'a> {
     address: Option<IpAddr>,
     user: Option<&'a str>,
     user_agent: Option<&'a str>,
@@ -141,7 +141,7 @@ struct Said<'a> {
     unusable: IdentityFields,
 }
 
-impl Said<'_> {
+impl IdentityValues<'_> {
     fn is(&self, identity: &Identity) -> bool {
         self.address == identity.address
             && self.user == identity.user.as_deref()
@@ -176,7 +176,7 @@ fn usable<T>(
 
 /// The only value of a header. Of two it is unknown which is meant.
 fn only<'a>(headers: &'a Headers, name: &'a str) -> Result<Option<&'a [u8]>, Unusable> {
-    headers.only(name).map_err(|Twice| Unusable)
+    headers.only(name).map_err(|RepeatedField| Unusable)
 }
 
 fn header_text<'a>(headers: &'a Headers, name: &'a str) -> Result<Option<&'a str>, Unusable> {

@@ -65,7 +65,7 @@ pub(super) struct ReadyRequest {
 }
 
 /// The result of reading.
-pub(super) enum Outcome {
+pub(super) enum ReadOutcome {
     Request(ReadyRequest),
     /// A head that cannot be passed on.
     BadHead(Box<BadHead>),
@@ -78,9 +78,9 @@ pub(super) enum Outcome {
 }
 
 /// The result of reading some bytes.
-enum Progressed {
+enum ReadProgress {
     /// An outcome, and how many bytes it takes.
-    Outcome(Outcome, usize),
+    Outcome(ReadOutcome, usize),
     Partial,
 }
 
@@ -113,7 +113,7 @@ impl RequestReader {
         conversation: &Conversation<S>,
         cx: &mut Context<'_>,
         mut stop: Pin<&mut WaitForCancellationFuture<'_>>,
-    ) -> Poll<Outcome> {
+    ) -> Poll<ReadOutcome> {
         if !self.held.is_empty()
             && self.pending.is_none()
             && let Some(outcome) = self.take_held(socket, conversation)
@@ -137,7 +137,7 @@ impl RequestReader {
                     continue;
                 }
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(_)) => return Poll::Ready(Outcome::Late),
+                Poll::Ready(Err(_)) => return Poll::Ready(ReadOutcome::Late),
                 Poll::Pending => match self.poll_over(socket, conversation, cx, stop.as_mut()) {
                     Poll::Ready(WaitEnd::Late) => {
                         return Poll::Ready(self.late(&conversation.settings));
@@ -155,11 +155,11 @@ impl RequestReader {
             let bytes = chunk.filled();
             if self.held.is_empty() {
                 match self.read(socket, conversation, bytes) {
-                    Progressed::Outcome(outcome, taken) => {
+                    ReadProgress::Outcome(outcome, taken) => {
                         self.held = bytes[taken..].to_vec();
                         return Poll::Ready(self.hand_over(outcome));
                     }
-                    Progressed::Partial => {
+                    ReadProgress::Partial => {
                         self.hold(bytes);
                         self.end.get_or_insert_default().is_in(bytes);
                         self.begin_phase();
@@ -196,15 +196,15 @@ impl RequestReader {
         &mut self,
         socket: &ClientSocket,
         conversation: &Conversation<S>,
-    ) -> Option<Outcome> {
+    ) -> Option<ReadOutcome> {
         let held = std::mem::take(&mut self.held);
         let progressed = match self.pending.is_some() || self.is_worth_a_look(&held) {
             true => self.read(socket, conversation, &held),
-            false => Progressed::Partial,
+            false => ReadProgress::Partial,
         };
         self.held = held;
         match progressed {
-            Progressed::Outcome(outcome, taken) => {
+            ReadProgress::Outcome(outcome, taken) => {
                 self.end = None;
                 if taken == self.held.len() {
                     self.held = Vec::new();
@@ -213,13 +213,13 @@ impl RequestReader {
                 }
                 Some(self.hand_over(outcome))
             }
-            Progressed::Partial => None,
+            ReadProgress::Partial => None,
         }
     }
 
     /// Gives an upload the bytes that came behind the part of its body that was read.
-    fn hand_over(&mut self, mut outcome: Outcome) -> Outcome {
-        if let Outcome::Request(ReadyRequest {
+    fn hand_over(&mut self, mut outcome: ReadOutcome) -> ReadOutcome {
+        if let ReadOutcome::Request(ReadyRequest {
             upload: Some(upload),
             ..
         }) = &mut outcome
@@ -243,18 +243,18 @@ impl RequestReader {
         socket: &ClientSocket,
         conversation: &Conversation<S>,
         bytes: &[u8],
-    ) -> Progressed {
+    ) -> ReadProgress {
         let mut pending = match self.pending.take() {
             Some(pending) => *pending,
             None => match Self::read_head(socket, conversation, bytes) {
                 Ok(Some(pending)) => pending,
-                Ok(None) => return Progressed::Partial,
+                Ok(None) => return ReadProgress::Partial,
                 // A client of HTTP/2 would not read an answer to a part of its preface.
-                Err(_) if self.is_first && http2::is_begun(bytes) => return Progressed::Partial,
+                Err(_) if self.is_first && http2::is_begun(bytes) => return ReadProgress::Partial,
                 Err(bad) => {
                     // Its fields are parts of these bytes.
                     self.held = bytes.to_vec();
-                    return Progressed::Outcome(Outcome::BadHead(bad), 0);
+                    return ReadProgress::Outcome(ReadOutcome::BadHead(bad), 0);
                 }
             },
         };
@@ -269,17 +269,17 @@ impl RequestReader {
                     call: Box::new(HttpCall::new(Arc::clone(&head.head), body)),
                     upload,
                 };
-                Progressed::Outcome(Outcome::Request(request), length)
+                ReadProgress::Outcome(ReadOutcome::Request(request), length)
             }
             ReadBody::Malformed => {
                 self.pending = Some(Box::new(pending));
                 let refusal = Box::new(received::bad_chunks());
-                Progressed::Outcome(Outcome::Refused(refusal), 0)
+                ReadProgress::Outcome(ReadOutcome::Refused(refusal), 0)
             }
             ReadBody::Partial => {
                 pending.since.get_or_insert(self.came);
                 self.pending = Some(Box::new(pending));
-                Progressed::Partial
+                ReadProgress::Partial
             }
         }
     }
@@ -319,19 +319,19 @@ impl RequestReader {
     }
 
     /// The client sends no more.
-    fn ended(&mut self) -> Outcome {
+    fn ended(&mut self) -> ReadOutcome {
         match self.pending {
-            Some(_) => Outcome::Refused(Box::new(cut_body())),
-            None => Outcome::End,
+            Some(_) => ReadOutcome::Refused(Box::new(cut_body())),
+            None => ReadOutcome::End,
         }
     }
 
     /// The time for the next bytes is over.
-    fn late(&mut self, settings: &ClientSettings) -> Outcome {
+    fn late(&mut self, settings: &ClientSettings) -> ReadOutcome {
         match self.pending {
-            Some(_) => Outcome::Refused(Box::new(slow_body(settings.request_timeout))),
-            None if self.asks_kernel && self.held.is_empty() => Outcome::End,
-            None => Outcome::Late,
+            Some(_) => ReadOutcome::Refused(Box::new(slow_body(settings.request_timeout))),
+            None if self.asks_kernel && self.held.is_empty() => ReadOutcome::End,
+            None => ReadOutcome::Late,
         }
     }
 

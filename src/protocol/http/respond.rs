@@ -90,14 +90,14 @@ pub(super) struct HttpAnswer {
 enum Rest {
     None,
     Whole(Bytes),
-    Stream(ByteStream, StreamedAs),
+    Stream(ByteStream, StreamFraming),
     /// Another protocol.
     Tunnel(Box<Tunnel>),
 }
 
 /// How the end of a streamed body is signalled.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum StreamedAs {
+enum StreamFraming {
     /// The body has as many bytes as the head says.
     Length,
     Chunks,
@@ -106,7 +106,7 @@ enum StreamedAs {
 }
 
 /// How far an answer was written.
-pub(super) enum Sent {
+pub(super) enum WriteProgress {
     /// All of it has left, without a wait.
     AtOnce,
     /// All of it has left.
@@ -122,7 +122,7 @@ struct UnsentAnswer {
 }
 
 /// The answer cannot be written to its end.
-pub(super) struct Gone;
+pub(super) struct WriteError;
 
 impl HttpAnswer {
     /// The answer to a call.
@@ -269,13 +269,13 @@ impl HttpAnswer {
                 let streamed_as = match (body.size_hint().exact(), form.version) {
                     (Some(length), _) => {
                         write::content_length(length, first);
-                        StreamedAs::Length
+                        StreamFraming::Length
                     }
                     (None, HttpVersion::Http11) => {
                         write::chunked(first);
-                        StreamedAs::Chunks
+                        StreamFraming::Chunks
                     }
-                    (None, HttpVersion::Http10) => StreamedAs::Close,
+                    (None, HttpVersion::Http10) => StreamFraming::Close,
                 };
                 Rest::Stream(body, streamed_as)
             }
@@ -299,7 +299,7 @@ impl ClientSocket {
         &'a mut self,
         answer: HttpAnswer,
         upload: &'a mut Option<Box<Upload>>,
-    ) -> impl Future<Output = Result<Sent, Gone>> + Send + 'a {
+    ) -> impl Future<Output = Result<WriteProgress, WriteError>> + Send + 'a {
         let mut answer = Some(answer);
         async move {
             let rest = poll_fn(|cx| {
@@ -307,7 +307,7 @@ impl ClientSocket {
                 Poll::Ready(self.write_first(answer, cx))
             });
             match rest.await {
-                None => Ok(Sent::AtOnce),
+                None => Ok(WriteProgress::AtOnce),
                 // Boxed, so that no other call pays for it.
                 Some(rest) => Box::pin(self.send_rest(rest, upload)).await,
             }
@@ -338,7 +338,7 @@ impl ClientSocket {
         &mut self,
         unsent: Box<UnsentAnswer>,
         upload: &mut Option<Box<Upload>>,
-    ) -> Result<Sent, Gone> {
+    ) -> Result<WriteProgress, WriteError> {
         let UnsentAnswer { first, rest } = *unsent;
         match rest {
             Rest::None => self.write(&first, &[], upload).await?,
@@ -348,10 +348,10 @@ impl ClientSocket {
             }
             Rest::Tunnel(tunnel) => {
                 self.write(&first, &[], upload).await?;
-                return Ok(Sent::Tunnel(tunnel));
+                return Ok(WriteProgress::Tunnel(tunnel));
             }
         }
-        Ok(Sent::Later)
+        Ok(WriteProgress::Later)
     }
 
     /// Writes a body as it arrives. If it breaks off, so does the answer. If the client leaves, the body is dropped.
@@ -359,10 +359,10 @@ impl ClientSocket {
         &mut self,
         mut first: Vec<u8>,
         mut body: ByteStream,
-        streamed_as: StreamedAs,
+        streamed_as: StreamFraming,
         upload: &mut Option<Box<Upload>>,
-    ) -> Result<(), Gone> {
-        let chunked = streamed_as == StreamedAs::Chunks;
+    ) -> Result<(), WriteError> {
+        let chunked = streamed_as == StreamFraming::Chunks;
         loop {
             let frame = poll_fn(|cx| {
                 self.poll_upload(upload, cx);
@@ -379,7 +379,7 @@ impl ClientSocket {
             })
             .await;
             let Some(frame) = frame else { break };
-            let Ok(data) = frame.map_err(|_| Gone)?.into_data() else {
+            let Ok(data) = frame.map_err(|_| WriteError)?.into_data() else {
                 continue;
             };
             if chunked && !data.is_empty() {
@@ -414,7 +414,7 @@ impl ClientSocket {
         first: &[u8],
         second: &[u8],
         upload: &mut Option<Box<Upload>>,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), WriteError> {
         let mut written = 0;
         let mut stalled_since = None;
         poll_fn(|cx| {
@@ -423,7 +423,7 @@ impl ClientSocket {
                 let first_left = first.get(written..).unwrap_or_default();
                 let second_left = &second[written.saturating_sub(first.len())..];
                 match poll_write_both(stream, first_left, second_left, cx) {
-                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Gone)),
+                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(WriteError)),
                     Poll::Ready(Ok(more)) => {
                         written += more;
                         stalled_since = None;
@@ -437,7 +437,7 @@ impl ClientSocket {
             if self.stream.is_tls() {
                 // Written bytes may still wait to be encrypted and sent.
                 return match Pin::new(&mut self.stream).poll_flush(cx) {
-                    Poll::Ready(flushed) => Poll::Ready(flushed.map_err(|_| Gone)),
+                    Poll::Ready(flushed) => Poll::Ready(flushed.map_err(|_| WriteError)),
                     Poll::Pending => self.poll_stalled(&mut stalled_since, cx),
                 };
             }
@@ -451,11 +451,11 @@ impl ClientSocket {
         &mut self,
         since: &mut Option<Instant>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Gone>> {
+    ) -> Poll<Result<(), WriteError>> {
         let since = *since.get_or_insert_with(Instant::now);
         let due = since + self.write_timeout;
         ready!(self.timer.poll_until(due, cx));
-        Poll::Ready(Err(Gone))
+        Poll::Ready(Err(WriteError))
     }
 
     /// Sends the end, then reads what the client still sends, within bounds. An immediate close

@@ -9,14 +9,14 @@ use super::CheckReport;
 use crate::call::LimitMode;
 use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
-use crate::config::{self, Checked, Config, ConfigPlace, LoadError, Problem, Severity};
+use crate::config::{self, Config, ConfigPlace, LoadError, LoadedConfig, Problem, Severity};
 use crate::state;
 
 /// All of it on stdout, as one JSON object.
 pub(super) fn report(path: &Path) -> CheckReport {
     let file = path.display().to_string();
     let (good, problems, limits) = match config::load(path) {
-        Ok(Checked { config, warnings }) => {
+        Ok(LoadedConfig { config, warnings }) => {
             let mut problems: Vec<Value> = warnings.iter().map(|it| problem(&file, it)).collect();
             let state = config.callers.state_file.as_deref();
             if let Err(error) = state.map_or(Ok(()), state::check_writable) {

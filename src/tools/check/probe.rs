@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use tidegate_runtime::command::{executor, exit_code, printed, wants_colours};
 use tokio::task::JoinSet;
 
-use self::eyes::Eyes;
+use self::eyes::ProbeUser;
 use self::kinds::{
     ADMIN, BACKEND, CONFIG_FILE, CONFIG_MISTAKE, CONFIG_WARNING, LISTENER, STATE_FILE, USER,
 };
@@ -42,7 +42,7 @@ use self::shown::TerminalStyle;
 use self::sidecar::Sidecar;
 use crate::call::Destination;
 use crate::config::descriptors::Descriptors;
-use crate::config::{self, Checked, Config, ConfigPlace, LoadError, Problem};
+use crate::config::{self, Config, ConfigPlace, LoadError, LoadedConfig, Problem};
 use crate::listen::descriptors;
 
 /// The bound of each step of a check: a lookup, a connect, an answer.
@@ -64,7 +64,7 @@ pub(super) struct ProbeOptions<'a> {
 
 /// Runs the checks: exit code 0 if none failed, 1 otherwise.
 pub(super) fn run(asked: &ProbeOptions<'_>) -> ExitCode {
-    let findings = match Eyes::of(asked.root, asked.user) {
+    let findings = match ProbeUser::of(asked.root, asked.user) {
         Ok(eyes) => findings(asked.config, asked.root, &eyes),
         Err(why) => {
             let user = asked.user.unwrap_or_default();
@@ -83,10 +83,10 @@ pub(super) fn run(asked: &ProbeOptions<'_>) -> ExitCode {
 }
 
 /// Runs every check. The findings are in the order of the groups.
-fn findings(path: &Path, root: &Path, eyes: &Eyes) -> Vec<Finding> {
+fn findings(path: &Path, root: &Path, eyes: &ProbeUser) -> Vec<Finding> {
     let machine = machine::Machine::at(root);
     let mut findings = match eyes.look(|| config::load(path)) {
-        Ok(Checked { config, warnings }) => {
+        Ok(LoadedConfig { config, warnings }) => {
             let descriptors = Descriptors::divide(&config, descriptors::allowed());
             // It has a check of its own.
             let known = descriptors.warning();
@@ -129,7 +129,7 @@ fn problem(problem: &Problem, kind: CheckKind) -> Finding {
     }
 }
 
-fn of_a_bad_config(path: &Path, error: &LoadError, eyes: &Eyes) -> Vec<Finding> {
+fn of_a_bad_config(path: &Path, error: &LoadError, eyes: &ProbeUser) -> Vec<Finding> {
     let file = path.display();
     let mut all = match error {
         LoadError::Wrong(problems) => {
@@ -188,7 +188,12 @@ fn of_a_bad_config(path: &Path, error: &LoadError, eyes: &Eyes) -> Vec<Finding> 
     all
 }
 
-fn of_a_good_config(path: &Path, root: &Path, eyes: &Eyes, config: &Arc<Config>) -> Vec<Finding> {
+fn of_a_good_config(
+    path: &Path,
+    root: &Path,
+    eyes: &ProbeUser,
+    config: &Arc<Config>,
+) -> Vec<Finding> {
     let began = Instant::now();
     let left = || ALL_MAX.saturating_sub(began.elapsed());
     // A disk that hangs holds up its own check alone.

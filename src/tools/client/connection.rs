@@ -60,7 +60,7 @@ pub fn answer(
             .into()),
         }
     };
-    let answer = executor(1).map_err(Anything::from);
+    let answer = executor(1).map_err(BoxError::from);
     let answer = answer.and_then(|runtime| {
         let answer = runtime.block_on(asking);
         // A resolver that hangs keeps its thread, and this command does not wait for it.
@@ -70,10 +70,10 @@ pub fn answer(
     answer.map_err(|error| NoAnswer::new(address.clone(), error.to_string()))
 }
 
-pub(super) type Anything = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Connects to the socket file, or to the first of the addresses that takes the connection.
-async fn connect(address: &AdminAddress) -> Result<Box<dyn ByteStream>, Anything> {
+async fn connect(address: &AdminAddress) -> Result<Box<dyn ByteStream>, BoxError> {
     if let Some(file) = address.file() {
         return match UnixStream::connect(file).await {
             Ok(stream) => Ok(Box::new(stream)),
@@ -108,7 +108,7 @@ async fn ask(
     path: &str,
     asked: AdminRequest<'_>,
     token: Option<&str>,
-) -> Result<(u16, Bytes), Anything> {
+) -> Result<(u16, Bytes), BoxError> {
     let response = open(address, path, asked, token).await?;
     let status = response.status().as_u16();
     let body = Limited::new(response.into_body(), ANSWER_MAX);
@@ -121,7 +121,7 @@ pub(super) async fn open(
     path: &str,
     asked: AdminRequest<'_>,
     token: Option<&str>,
-) -> Result<http::Response<Incoming>, Anything> {
+) -> Result<http::Response<Incoming>, BoxError> {
     let stream = connect(address).await?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;

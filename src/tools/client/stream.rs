@@ -9,7 +9,7 @@ use hyper::body::Body;
 use serde_json::Value;
 use tidegate_runtime::command::executor;
 
-use super::connection::{AdminRequest, Anything, NoAnswer, open};
+use super::connection::{AdminRequest, BoxError, NoAnswer, open};
 use crate::tools::address::AdminAddress;
 
 /// A line comes each second. A connection without one for this time is given up.
@@ -32,7 +32,7 @@ pub(super) fn follow(
     token: Option<&str>,
     take: impl FnMut(Value) -> ControlFlow<()>,
 ) -> Result<StreamEnd, NoAnswer> {
-    let ended = executor(1).map_err(Anything::from);
+    let ended = executor(1).map_err(BoxError::from);
     let ended = ended.and_then(|runtime| {
         let ended = runtime.block_on(async {
             let response = in_time(open(address, path, AdminRequest::Read, token)).await??;
@@ -50,15 +50,15 @@ pub(super) fn follow(
     ended.map_err(|error| NoAnswer::new(address.clone(), error.to_string()))
 }
 
-async fn in_time<F: Future>(doing: F) -> Result<F::Output, Anything> {
+async fn in_time<F: Future>(doing: F) -> Result<F::Output, BoxError> {
     let done = tokio::time::timeout(SILENT, doing).await;
     done.map_err(|_| format!("nothing within {} s", SILENT.as_secs()).into())
 }
 
-async fn lines<B: Body<Data = Bytes, Error: Into<Anything>> + Unpin>(
+async fn lines<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin>(
     mut body: B,
     mut take: impl FnMut(Value) -> ControlFlow<()>,
-) -> Result<(), Anything> {
+) -> Result<(), BoxError> {
     let mut rest = BytesMut::new();
     while let Some(frame) = in_time(body.frame()).await? {
         let Ok(data) = frame.map_err(Into::into)?.into_data() else {

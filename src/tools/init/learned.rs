@@ -11,7 +11,7 @@ use crate::tools::programs::{LAB, missing};
 
 /// A value, and the evidence for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Learned {
+pub(super) struct LearnedValue {
     pub(super) value: u64,
     pub(super) why: String,
 }
@@ -19,11 +19,11 @@ pub(super) struct Learned {
 /// Values that the logs support.
 #[derive(Debug, Default)]
 pub(super) struct FromLogs {
-    pub(super) outstanding: Option<Learned>,
-    pub(super) window_seconds: Option<Learned>,
-    pub(super) per_window: Option<Learned>,
-    pub(super) max_wait_seconds: Option<Learned>,
-    pub(super) capacity: Option<Learned>,
+    pub(super) outstanding: Option<LearnedValue>,
+    pub(super) window_seconds: Option<LearnedValue>,
+    pub(super) per_window: Option<LearnedValue>,
+    pub(super) max_wait_seconds: Option<LearnedValue>,
+    pub(super) capacity: Option<LearnedValue>,
     /// Values that the logs do not support, and why.
     pub(super) notes: Vec<String>,
     /// Whether their paths are those of the z/VM SDK server.
@@ -84,7 +84,7 @@ impl FromLogs {
 }
 
 /// The value of an answer with its interval and its reason. Seconds are whole, and 1 at least.
-fn value(answer: &Value, calls: u64) -> Option<Learned> {
+fn value(answer: &Value, calls: u64) -> Option<LearnedValue> {
     let number = |name: &str| Some((answer[name].as_f64()? as u64).max(1));
     let (value, low, high) = (number("value")?, number("low")?, number("high")?);
     let interval = match low == high {
@@ -93,7 +93,7 @@ fn value(answer: &Value, calls: u64) -> Option<Learned> {
     };
     let why = answer["why"].as_str()?;
     let why = format!("from {calls} calls of the log{interval}: {why}");
-    Some(Learned { value, why })
+    Some(LearnedValue { value, why })
 }
 
 /// Why an answer has no value.

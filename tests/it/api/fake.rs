@@ -12,9 +12,9 @@ use tidegate::admin::{
 use tidegate::admin::{
     AdminSource, ApiRefusal, BucketState, CallDelay, CallId, CallState, CallerState, CallerUsage,
     CallerUsed, CallersSource, CostsState, DryRunRequest, DryRunState, Explained, Figures, Frame,
-    HeldBy, LimitState, MatchState, Merge, Moment, NowState, ObjectOrigin, Opens, PaceState,
-    ProfileState, QueueRow, QueueState, QuotasState, RateLimitKind, RateLimitState, RequestRow,
-    RequestState, SeriesSpan, SeriesState, Suggested, UsageTable, Used, What,
+    HeldBy, LimitState, MatchState, Merge, Moment, NowState, ObjectKind, ObjectOrigin, Opens,
+    PaceState, ProfileState, QueueRow, QueueState, QuotasState, RateLimitKind, RateLimitState,
+    RequestRow, RequestState, SeriesSpan, SeriesState, Suggested, UsageTable, Used,
 };
 use tidegate::call::costs::{Costs, SuggestedCost};
 use tidegate::call::rate_limit::{
@@ -172,11 +172,11 @@ impl State {
 
     fn row(&self, id: CallerId) -> Result<&CallerRow, ApiRefusal> {
         let row = self.table.get(id);
-        row.ok_or_else(|| ApiRefusal::unknown(What::Caller, id))
+        row.ok_or_else(|| ApiRefusal::unknown(ObjectKind::Caller, id))
     }
 
     fn limit(&self, id: RateLimitId) -> Result<RateLimitState, ApiRefusal> {
-        let unknown = || ApiRefusal::unknown(What::RateLimit, id);
+        let unknown = || ApiRefusal::unknown(ObjectKind::RateLimit, id);
         let mut limit = self.limits.get(&id).cloned().ok_or_else(unknown)?;
         limit.callers = self.attached(id).collect();
         Ok(limit)
@@ -211,7 +211,7 @@ fn profile(name: &str) -> Result<(f64, f64), ApiRefusal> {
     let found = PROFILES.iter().find(|(profile, ..)| *profile == name);
     found
         .map(|&(_, burst, fill)| (burst, fill))
-        .ok_or_else(|| ApiRefusal::unknown(What::Profile, name))
+        .ok_or_else(|| ApiRefusal::unknown(ObjectKind::Profile, name))
 }
 
 impl ActsSource for Fake {
@@ -250,7 +250,7 @@ impl ActsSource for Fake {
     ) -> Result<OverrideState, ApiRefusal> {
         let OverrideAsked { value, why, .. } = asked;
         if limit.0 != "total" {
-            return Err(ApiRefusal::unknown(What::Limit, &limit.0));
+            return Err(ApiRefusal::unknown(ObjectKind::Limit, &limit.0));
         }
         self.act(author, ActKind::Limit, format!("{value}"), &why);
         Ok(OverrideState {
@@ -265,7 +265,7 @@ impl ActsSource for Fake {
 
     fn end_override(&self, author: &Author, limit: &LimitName) -> Result<(), ApiRefusal> {
         if limit.0 != "total" {
-            return Err(ApiRefusal::unknown(What::Limit, &limit.0));
+            return Err(ApiRefusal::unknown(ObjectKind::Limit, &limit.0));
         }
         self.act(author, ActKind::LimitEnd, String::new(), "");
         Ok(())
@@ -364,7 +364,7 @@ impl CallersSource for Fake {
         if let Some(group) = group
             && !state.table.groups().any(|(name, _)| name == group)
         {
-            return Err(ApiRefusal::unknown(What::Group, group));
+            return Err(ApiRefusal::unknown(ObjectKind::Group, group));
         }
         let used = used();
         let rows = state.table.rows();
@@ -579,7 +579,7 @@ impl CallersSource for Fake {
         state.may_save()?;
         state.limit(id)?;
         if !state.attached(id).any(|attached| attached == caller) {
-            return Err(ApiRefusal::unknown(What::Caller, caller));
+            return Err(ApiRefusal::unknown(ObjectKind::Caller, caller));
         }
         state.charge(caller, Charge::None)
     }

@@ -13,7 +13,7 @@ use super::LEAST;
 /// The added text begins below this.
 const ABOVE: &str = "max_wait = \"50s\"\n";
 
-fn read(more: &str) -> Result<config::Checked, config::Problems> {
+fn read(more: &str) -> Result<config::LoadedConfig, config::Problems> {
     let text = format!("{LEAST}{ABOVE}{more}\n");
     config::read(&text, "config.toml", std::iter::empty())
 }

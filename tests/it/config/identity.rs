@@ -27,7 +27,7 @@ max_wait = "50s"
     )
 }
 
-fn read(text: &str) -> Result<config::Checked, Problems> {
+fn read(text: &str) -> Result<config::LoadedConfig, Problems> {
     config::read(text, "config.toml", std::iter::empty())
 }
 

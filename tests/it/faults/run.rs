@@ -311,14 +311,14 @@ impl Stage {
                     let attempt = client.call(tag, more, load.shape).await;
                     let is_gone = attempt.outcome == Outcome::NoConnection;
                     let misbehaved = client.way != Way::Stays;
-                    let turned_away =
+                    let is_rejected =
                         matches!(&attempt.outcome, Outcome::Refused(why) if why == "draining");
                     attempts.push(attempt);
                     if misbehaved {
                         extra.push(more);
                         sleep(Duration::from_millis(50)).await;
                     }
-                    if is_gone || turned_away {
+                    if is_gone || is_rejected {
                         // Nothing comes back from there at once.
                         sleep(Duration::from_millis(100)).await;
                     }

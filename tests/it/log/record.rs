@@ -17,13 +17,13 @@ use super::{Out, at, peer};
 use crate::support::{config, identity, in_turn};
 
 /// A teller and its output.
-struct Told {
+struct RecordedTeller {
     teller: Arc<Teller>,
     metrics: Arc<Metrics>,
     out: Out,
 }
 
-impl Told {
+impl RecordedTeller {
     fn start() -> Self {
         let metrics = Arc::new(Metrics::new("1.2.3", "abc"));
         let out = Out::default();
@@ -77,7 +77,7 @@ impl Told {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_reported_with_the_times_of_its_record() {
-    let told = Told::start();
+    let told = RecordedTeller::start();
     let record = told.record();
     tokio::time::advance(Duration::from_millis(250)).await;
     record.note(|facts| {
@@ -127,7 +127,7 @@ async fn a_call_is_reported_with_the_times_of_its_record() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_never_got_a_worker_waited_all_its_time() {
-    let told = Told::start();
+    let told = RecordedTeller::start();
     let record = told.record();
     tokio::time::advance(Duration::from_secs(60)).await;
     record.note(|facts| {
@@ -155,7 +155,7 @@ async fn a_call_that_never_got_a_worker_waited_all_its_time() {
 
 #[tokio::test(start_paused = true)]
 async fn each_limit_has_its_own_part_of_a_wait_and_a_turn_counts_for_none() {
-    let told = Told::start();
+    let told = RecordedTeller::start();
     for verdict in [Verdict::Delayed, Verdict::Expired, Verdict::Aborted] {
         let record = told.record();
         record.note(|facts| {
@@ -186,7 +186,7 @@ async fn each_limit_has_its_own_part_of_a_wait_and_a_turn_counts_for_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_backend_that_never_answered_counts_for_as_long_as_it_was_waited_for() {
-    let told = Told::start();
+    let told = RecordedTeller::start();
     let record = told.record();
     record.note(|facts| {
         facts.verdict = Verdict::Failed;
@@ -203,7 +203,7 @@ async fn a_backend_that_never_answered_counts_for_as_long_as_it_was_waited_for()
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_left_was_refused_nothing() {
-    let told = Told::start();
+    let told = RecordedTeller::start();
     let record = told.record();
     record.note(|facts| facts.reason = Some(Reason::DeadlinePassed));
     drop(record);

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::config::{CAPACITY, Change, MAX_WAIT, OUTSTANDING, PER_WINDOW, Place, WINDOW, WORKERS};
-use tidegate::config::{Checked, Config, read};
+use tidegate::config::{Config, LoadedConfig, read};
 use tidegate::options::kind::parse_duration;
 use tidegate::options::{Problems, Severity};
 
@@ -124,7 +124,7 @@ impl Edited {
     }
 }
 
-fn checked(text: &str) -> Result<Checked, Problems> {
+fn checked(text: &str) -> Result<LoadedConfig, Problems> {
     read(text, "the advised config", std::iter::empty())
 }
 

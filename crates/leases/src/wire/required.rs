@@ -12,12 +12,12 @@ pub struct Shape {
     /// The name of the message in the file.
     pub name: &'static str,
     /// The required fields, and fields with messages that have required fields.
-    pub fields: &'static [Field],
+    pub fields: &'static [RequiredField],
 }
 
 /// A field that is required, or must be checked inside.
 #[derive(Debug)]
-pub struct Field {
+pub struct RequiredField {
     /// The number of the field.
     pub number: u32,
     /// The name of the field in the file.
@@ -82,7 +82,8 @@ pub fn check(bytes: &[u8], shape: &Shape) -> Result<(), NoMessage> {
             skip_field(wire_type, number, &mut rest, DecodeContext::default())?;
         }
     }
-    let missing = |(index, field): &(usize, &Field)| field.required && seen & (1 << index) == 0;
+    let missing =
+        |(index, field): &(usize, &RequiredField)| field.required && seen & (1 << index) == 0;
     match shape.fields.iter().enumerate().find(missing) {
         None => Ok(()),
         Some((_, field)) => Err(NoMessage::Missing {

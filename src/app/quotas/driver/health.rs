@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::super::breaker::{PAUSE, PAUSE_STRANGER, Proof};
-use super::super::key::Tended;
+use super::super::key::MaintainedKey;
 use super::{Carrying, Driver, StoreFailure, TroubleKind, Work};
 use crate::admit::QuotaAt;
 
@@ -156,7 +156,7 @@ impl Carrying {
     }
 }
 
-impl Tended {
+impl MaintainedKey {
     /// Notes that a refused key is served again.
     pub(super) fn answered(&mut self, driver: &Driver, at: QuotaAt, outcome: StoreReply) {
         let is_served = matches!(outcome, StoreReply::Stands(_) | StoreReply::Written(_));

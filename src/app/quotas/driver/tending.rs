@@ -10,7 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
 
-use super::super::key::Tended;
+use super::super::key::MaintainedKey;
 use super::super::rule::rule_of;
 use super::Driver;
 use crate::admit::QuotaAt;
@@ -18,7 +18,7 @@ use crate::admit::QuotaAt;
 /// The pause before a failed watch is set again.
 const RETRY: Duration = Duration::from_millis(500);
 
-impl Tended {
+impl MaintainedKey {
     /// Applies new settings of the key in the store, or those to a new config.
     /// An invalid value is logged once and noted, and changes nothing.
     pub(super) fn take(

@@ -96,7 +96,7 @@ pub(super) async fn check(to: Destination, config: &Config) -> Vec<Finding> {
 }
 
 /// Bytes that came back, and how reading ended.
-struct Got {
+struct ReceivedBytes {
     bytes: Vec<u8>,
     end: End,
 }
@@ -199,7 +199,7 @@ impl ProbedBackend<'_> {
     }
 
     /// Asks, and reads what is needed of the answer.
-    async fn ask(&self, stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Got {
+    async fn ask(&self, stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> ReceivedBytes {
         let host = match self.address {
             BackendAddress::Unix(_) => "localhost".to_owned(),
             address => address.to_string(),
@@ -233,7 +233,7 @@ impl ProbedBackend<'_> {
             Ok(Err(error)) => End::Broken(error),
             Err(_) => End::Late,
         };
-        Got { bytes, end }
+        ReceivedBytes { bytes, end }
     }
 
     fn is_enough(&self, bytes: &[u8]) -> bool {
@@ -253,7 +253,7 @@ impl ProbedBackend<'_> {
     }
 
     /// Why there is no answer at all.
-    fn silent(&self, got: &Got) -> Finding {
+    fn silent(&self, got: &ReceivedBytes) -> Finding {
         let question = self.question.name();
         match &got.end {
             End::Late => self.failed(
@@ -311,7 +311,7 @@ impl ProbedBackend<'_> {
     }
 
     /// Judges the answer to sdkserver's list of guests.
-    fn list(&self, got: &Got, took: Duration) -> Finding {
+    fn list(&self, got: &ReceivedBytes, took: Duration) -> Finding {
         let bytes = &got.bytes;
         if bytes.is_empty() {
             return self.silent(got);
@@ -346,7 +346,7 @@ impl ProbedBackend<'_> {
     }
 
     /// Judges the answer of an HTTP server.
-    fn http(&self, got: &Got, took: Duration) -> Vec<Finding> {
+    fn http(&self, got: &ReceivedBytes, took: Duration) -> Vec<Finding> {
         let (bytes, question) = (&got.bytes, self.question.name());
         let head = match HttpAnswerHead::read(bytes) {
             Some(head) => head,

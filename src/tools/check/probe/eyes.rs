@@ -21,9 +21,9 @@ const RUNTIME: &str = "/run";
 
 /// The user with whose rights the checks look; `None` for those of this process.
 #[derive(Clone, Debug)]
-pub(super) struct Eyes(Option<User>);
+pub(super) struct ProbeUser(Option<User>);
 
-impl Eyes {
+impl ProbeUser {
     /// The rights of this user, or of the service's user if root looks. Users are looked up in the
     /// files below `root`.
     ///

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::Finding;
-use super::eyes::Eyes;
+use super::eyes::ProbeUser;
 use super::holder;
 use super::kinds::{ADMIN, CheckKind, LISTENER};
 use super::sidecar::Sidecar;
@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::listen::could_listen;
 
 /// A finding for each address.
-pub(super) fn check(config: &Config, sidecar: Option<&Sidecar>, eyes: &Eyes) -> Vec<Finding> {
+pub(super) fn check(config: &Config, sidecar: Option<&Sidecar>, eyes: &ProbeUser) -> Vec<Finding> {
     let mut all = Vec::new();
     for (at, listener) in config.listen.listeners.iter().enumerate() {
         let is_for_sdkserver = config.classify.kind.has_table()
@@ -60,7 +60,7 @@ struct ProbedAddress<'a> {
 }
 
 impl ProbedAddress<'_> {
-    fn check(&self, bind: &Bind, sidecar: Option<&Sidecar>, eyes: &Eyes) -> Finding {
+    fn check(&self, bind: &Bind, sidecar: Option<&Sidecar>, eyes: &ProbeUser) -> Finding {
         let Self {
             kind,
             about,

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Finding;
-use super::eyes::{Eyes, PathAccess};
+use super::eyes::{PathAccess, ProbeUser};
 use super::kinds::{CLOCK, CLOCK_SOURCE, DESCRIPTORS, LOCAL_PORTS, SOMAXCONN, STATE_FILE};
 use crate::config::Config;
 use crate::config::descriptors::Descriptors;
@@ -166,7 +166,7 @@ pub(super) fn descriptors(divided: &Descriptors) -> Finding {
 }
 
 /// Whether the user of the sidecar can keep a state there; none if the config has no state file.
-pub(super) fn state_file(config: &Config, eyes: &Eyes) -> Option<Finding> {
+pub(super) fn state_file(config: &Config, eyes: &ProbeUser) -> Option<Finding> {
     let path = config.callers.state_file.as_deref()?;
     let place = path.display();
     let cure = "give the user that runs `tidegate serve` write access to the directory \
