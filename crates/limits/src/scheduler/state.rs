@@ -69,7 +69,7 @@ impl<T> Scheduler<T> {
         Self {
             queue: CallQueue::new(),
             parking: Parking::new(classes, seed, budgets.kept_for()),
-            budgets: budgets,
+            budgets,
             forecast: Forecast::default(),
             holds: Slab::default(),
             spare: Vec::new(),
