@@ -1,0 +1,259 @@
+//! Every order of messages, calls, crashes and lost connections, in a bounded scope.
+
+use std::time::Instant;
+
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use crate::world::{Life, Mistake, Scope, Stage, Step, World};
+
+impl Model for Scope {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::begin(self)]
+    }
+
+    fn actions(&self, state: &World, actions: &mut Vec<Step>) {
+        state.steps(self, actions);
+    }
+
+    fn next_state(&self, state: &World, step: Step) -> Option<World> {
+        let mut next = state.clone();
+        next.take(step, self);
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(WINDOW, |scope: &Self, world: &World| {
+                world.in_window <= scope.window
+            }),
+            Property::always(AT_ONCE, |scope: &Self, world: &World| {
+                world.at_backend.len() <= scope.at_once
+            }),
+            Property::always(ONE_ADMITS, |_: &Self, world: &World| {
+                world.processes.iter().filter(|it| it.admits).count() <= 1
+            }),
+            Property::always(ENDS_ONCE, |_: &Self, world: &World| {
+                let mut calls = world.calls.iter();
+                calls.all(|call| u8::from(call.stage == Stage::Over) == call.ends)
+            }),
+            Property::always(NOTHING_WRONG, |_: &Self, world: &World| {
+                world.wrong.is_none()
+            }),
+            Property::always(WAY_OUT, |scope: &Self, world: &World| {
+                is_settled(world) || has_progress(scope, world)
+            }),
+            Property::sometimes(ALL_USED, |scope: &Self, world: &World| {
+                let of = |id| move |call: &&usize| world.calls[**call].at == id;
+                let of_both = [0, 1].iter().all(|&id| {
+                    let mut calls = world.at_backend.iter();
+                    world.processes[id].life == Life::Alive && calls.any(|call| of(id)(&call))
+                });
+                let used = world.at_backend.len() == scope.at_once;
+                used && (of_both || scope.at_once == 1)
+            }),
+            Property::sometimes(CARRIED_ACROSS, |_: &Self, world: &World| {
+                let is_over = world.processes[0].life == Life::Gone && world.crashes == 0;
+                let serves = world.processes.iter().skip(1).any(|it| it.admits);
+                let mut calls = world.calls.iter();
+                is_over && serves && calls.any(|call| call.has_crossed && call.is_served)
+            }),
+            Property::sometimes(TAKEN_BACK, |_: &Self, world: &World| {
+                let old = &world.processes[0];
+                let crossed = world.calls.iter().any(|call| call.has_crossed);
+                old.admits && crossed
+            }),
+        ]
+    }
+}
+
+const WINDOW: &str = "never more than N in a window";
+const AT_ONCE: &str = "never more than N at once";
+const ONE_ADMITS: &str = "at most one process admits";
+const ENDS_ONCE: &str = "each call ends exactly once";
+const NOTHING_WRONG: &str = "both sides agree with their processes";
+const WAY_OUT: &str = "no state without a way out";
+const ALL_USED: &str = "calls of both processes use all that the limit allows";
+const CARRIED_ACROSS: &str =
+    "an upgrade completes, and serves a call that waited in the old process";
+const TAKEN_BACK: &str = "the old process serves again";
+
+/// No call is under way, and each process that lives admits.
+fn is_settled(world: &World) -> bool {
+    let mut calls = world.calls.iter();
+    let mut processes = world.processes.iter();
+    calls.all(|call| matches!(call.stage, Stage::Unborn | Stage::Over))
+        && processes.all(|it| it.life != Life::Alive || it.admits)
+}
+
+fn has_progress(scope: &Scope, world: &World) -> bool {
+    let mut steps = Vec::new();
+    world.steps(scope, &mut steps);
+    steps.iter().any(|step| step.is_progress())
+}
+
+const SMALL: Scope = Scope {
+    processes: 2,
+    calls: 2,
+    window: 1,
+    at_once: 1,
+    crashes: 1,
+    breaks: 1,
+    stops: 0,
+    requeues: true,
+    failures: true,
+    alone: true,
+    stranger: false,
+    mistake: Mistake::Without,
+};
+
+/// Nothing fails.
+const QUIET: Scope = Scope {
+    crashes: 0,
+    breaks: 0,
+    failures: false,
+    alone: false,
+    requeues: false,
+    ..SMALL
+};
+
+/// Searches a whole scope. `sometimes` are the properties that it must have an example of.
+fn check(name: &str, scope: Scope, sometimes: &[&'static str]) {
+    let begin = Instant::now();
+    let checker = scope.checker().threads(2).spawn_dfs().join();
+    let states = checker.unique_state_count();
+    println!(
+        "{name}: {states} states, depth {}, {:.1?}",
+        checker.max_depth(),
+        begin.elapsed()
+    );
+    for name in [
+        WINDOW,
+        AT_ONCE,
+        ONE_ADMITS,
+        ENDS_ONCE,
+        NOTHING_WRONG,
+        WAY_OUT,
+    ] {
+        if let Some(path) = checker.discovery(name) {
+            let last = path.last_state().clone();
+            let steps = path.into_actions();
+            panic!("{name}: {steps:#?}\n{last:#?}");
+        }
+    }
+    for name in sometimes {
+        assert!(checker.discovery(name).is_some(), "not found: {name}");
+    }
+    assert!(checker.is_done());
+}
+
+#[test]
+fn an_upgrade_of_two_calls_with_a_crash_and_a_lost_connection() {
+    check(
+        "two processes, two calls",
+        SMALL,
+        &[CARRIED_ACROSS, TAKEN_BACK],
+    );
+}
+
+#[test]
+fn calls_of_both_processes_use_all_of_two_limits() {
+    let scope = Scope {
+        calls: 3,
+        window: 2,
+        at_once: 2,
+        ..QUIET
+    };
+    check(
+        "two processes, three calls",
+        scope,
+        &[CARRIED_ACROSS, ALL_USED],
+    );
+}
+
+#[test]
+fn a_third_process_starts_while_the_first_drains() {
+    let scope = Scope {
+        processes: 3,
+        failures: false,
+        requeues: false,
+        ..SMALL
+    };
+    check(
+        "three processes, two calls",
+        scope,
+        &[CARRIED_ACROSS, TAKEN_BACK],
+    );
+}
+
+#[test]
+fn processes_are_asked_to_end_at_any_moment() {
+    let scope = Scope { stops: 1, ..SMALL };
+    check(
+        "two processes, a stop",
+        scope,
+        &[CARRIED_ACROSS, TAKEN_BACK],
+    );
+}
+
+#[test]
+fn a_process_of_another_version_waits_for_the_end_of_the_old_one() {
+    let scope = Scope {
+        stranger: true,
+        stops: 1,
+        ..SMALL
+    };
+    check("another version", scope, &[]);
+}
+
+/// Searches until the mistake is found.
+fn check_mistake(mistake: Mistake, scope: Scope, finds: &[&'static str]) {
+    let scope = Scope { mistake, ..scope };
+    let begin = Instant::now();
+    let found = HasDiscoveries::AnyOf(finds.iter().copied().collect());
+    let checker = scope
+        .checker()
+        .threads(1)
+        .finish_when(found)
+        .spawn_bfs()
+        .join();
+    let name = finds.iter().find(|name| checker.discovery(name).is_some());
+    let name = *name.unwrap_or_else(|| panic!("{mistake:?} was not found"));
+    let steps = checker
+        .discovery(name)
+        .expect("it was found")
+        .into_actions();
+    println!(
+        "{mistake:?} breaks {name:?} in {} steps, found among {} states in {:.1?}: {steps:?}",
+        steps.len(),
+        checker.unique_state_count(),
+        begin.elapsed(),
+    );
+}
+
+#[test]
+fn mistakes_are_found() {
+    let three = Scope { calls: 3, ..QUIET };
+    let lost = Scope { breaks: 1, ..QUIET };
+    let dies = Scope {
+        crashes: 1,
+        ..QUIET
+    };
+    // The first process takes back, and commits to the third; then the second claims with the commit that it has.
+    let third = Scope {
+        processes: 3,
+        ..lost
+    };
+    let limits = &[AT_ONCE, WINDOW];
+    check_mistake(Mistake::AdmitsAfterCommit, QUIET, &[ONE_ADMITS]);
+    check_mistake(Mistake::ForgetsRunningCalls, QUIET, limits);
+    check_mistake(Mistake::GivesBackTwice, three, limits);
+    check_mistake(Mistake::TakesBackFromTheLiving, lost, &[ONE_ADMITS]);
+    check_mistake(Mistake::TakesBackWithOldLedger, dies, limits);
+    check_mistake(Mistake::HoldsOnlyUntilTheConnectionIsLost, lost, limits);
+    check_mistake(Mistake::CountsBeforeTheCommit, QUIET, limits);
+    check_mistake(Mistake::ClaimIsNeverAnswered, lost, &[WAY_OUT]);
+    check_mistake(Mistake::RaisesNoTerm, third, limits);
+}
