@@ -241,7 +241,7 @@ pub enum ToOld {
         /// The file of its config, for the log.
         config: Box<str>,
     },
-    /// The new process is ready, and no version of the protocol is spoken by both: please drain and end.
+    /// Drain and end: the new process is ready and speaks another version, or it admits and was asked to end itself.
     Drain,
     /// The new process has read its config and built everything. It needs only the commit.
     Prepared,

@@ -44,6 +44,8 @@ pub enum NewInput {
     Refused(ForeignId, CallRefusal),
     /// The answer to [`NewOutput::WatchDraining`]: no process drains.
     DrainingEnded,
+    /// This process admits, and was asked to end. Without this event, the old process would serve again afterwards.
+    Stopping,
 }
 
 /// How long to try to claim the ledger's lock.
@@ -243,7 +245,8 @@ impl NewSide {
         )
     }
 
-    /// Whether the process before may still run calls.
+    /// Whether the process before may still run calls, or has sent messages that are not read yet. Then this process must
+    /// not hand over: its ledger contains calls that it does not run.
     #[must_use]
     pub const fn is_old_present(&self) -> bool {
         !matches!(self.phase, NewPhase::Serving(OldPresence::Ended))
@@ -279,6 +282,11 @@ impl NewSide {
             }
             NewInput::Admitted(id) => self.on_admitted(id, &mut out),
             NewInput::Refused(id, refusal) => self.on_refused(id, refusal, &mut out),
+            NewInput::Stopping => {
+                if self.phase == NewPhase::Serving(OldPresence::Connected) {
+                    out.push(NewOutput::Send(ToOld::Drain));
+                }
+            }
             NewInput::DrainingEnded => {
                 if self.phase == NewPhase::Serving(OldPresence::Unknown) {
                     self.phase = NewPhase::Serving(OldPresence::Ended);

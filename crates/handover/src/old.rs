@@ -38,7 +38,7 @@ pub enum OldInput {
         /// The term of the ledger's lock in which this process admitted calls.
         term: u64,
     },
-    /// The answer to [`OldOutput::Freeze`] if another process has the draining lock. This one continues to serve.
+    /// The answer to [`OldOutput::Freeze`] if a process before this one still drains. This one continues to serve.
     CannotFreeze {
         /// The process that drains.
         by: Box<str>,
@@ -98,8 +98,10 @@ pub enum OldOutput {
     Send(PeerConnection, ToNew),
     /// Close a connection after what was sent.
     Close(PeerConnection),
-    /// Claim the draining lock; then, in one step under the gate's lock: stop to accept, stop to admit, stop to write the
-    /// ledger. Answer with [`OldInput::Frozen`] or [`OldInput::CannotFreeze`]. Listening sockets stay open.
+    /// If the process before this one [is present](crate::NewSide::is_old_present), or another process has the draining
+    /// lock, answer with [`OldInput::CannotFreeze`]. Else claim the draining lock. Then, in one step under the gate's
+    /// lock: stop to accept, stop to admit, stop to write the ledger. Answer with [`OldInput::Frozen`]. Listening sockets
+    /// stay open.
     Freeze,
     /// Undo the freeze: accept and admit as before. The ledger's lock was never free.
     Thaw,
@@ -286,6 +288,8 @@ impl OldSide {
                 out.push(OldOutput::Drain);
             }
             (OldPhase::Committed(peer), ToOld::Taken) => self.phase = OldPhase::HandedOver(peer),
+            // What is left when the new process has ended is drained here.
+            (OldPhase::HandedOver(_), ToOld::Drain) => self.is_stopping = true,
             (OldPhase::HandedOver(_), ToOld::Run { id }) => {
                 // An answer to a call that has left crosses the message that says so.
                 if let Some(stage @ None) = self.calls.get_mut(&id) {

@@ -1,4 +1,7 @@
-//! The model of the hand-over, and the wire format.
+//! The model of the hand-over, both sides by hand, and the wire format.
 
+mod frames;
 mod model;
+mod random;
+mod sides;
 mod world;

@@ -45,6 +45,11 @@ impl Model for Scope {
             Property::always(WAY_OUT, |scope: &Self, world: &World| {
                 is_settled(world) || has_progress(scope, world)
             }),
+            Property::always(NOTHING_LOST, |scope: &Self, world: &World| {
+                let is_calm = scope.breaks == 0 && scope.stops == 0 && !scope.timeouts;
+                let is_one_upgrade = scope.processes == 2 && !scope.alone;
+                !(is_calm && is_one_upgrade) || !world.calls.iter().any(|call| call.is_lost)
+            }),
             Property::sometimes(ALL_USED, |scope: &Self, world: &World| {
                 let of = |id| move |call: &&usize| world.calls[**call].at == id;
                 let of_both = [0, 1].iter().all(|&id| {
@@ -75,6 +80,7 @@ const ONE_ADMITS: &str = "at most one process admits";
 const ENDS_ONCE: &str = "each call ends exactly once";
 const NOTHING_WRONG: &str = "both sides agree with their processes";
 const WAY_OUT: &str = "no state without a way out";
+const NOTHING_LOST: &str = "neither an upgrade nor the death of a process refuses a call";
 const ALL_USED: &str = "calls of both processes use all that the limit allows";
 const CARRIED_ACROSS: &str =
     "an upgrade completes, and serves a call that waited in the old process";
@@ -102,6 +108,10 @@ const SMALL: Scope = Scope {
     crashes: 1,
     breaks: 1,
     stops: 0,
+    waiting_max: 3,
+    leaves: true,
+    timeouts: true,
+    refusals: true,
     requeues: true,
     failures: true,
     alone: true,
@@ -113,6 +123,7 @@ const SMALL: Scope = Scope {
 const QUIET: Scope = Scope {
     crashes: 0,
     breaks: 0,
+    refusals: false,
     failures: false,
     alone: false,
     requeues: false,
@@ -136,6 +147,7 @@ fn check(name: &str, scope: Scope, sometimes: &[&'static str]) {
         ENDS_ONCE,
         NOTHING_WRONG,
         WAY_OUT,
+        NOTHING_LOST,
     ] {
         if let Some(path) = checker.discovery(name) {
             let last = path.last_state().clone();
@@ -174,9 +186,33 @@ fn calls_of_both_processes_use_all_of_two_limits() {
 }
 
 #[test]
+fn the_death_of_the_new_process_costs_the_old_one_no_call() {
+    let scope = Scope {
+        breaks: 0,
+        timeouts: false,
+        alone: false,
+        ..SMALL
+    };
+    check("nothing is lost", scope, &[CARRIED_ACROSS, TAKEN_BACK]);
+}
+
+#[test]
+fn the_queue_of_the_new_process_is_full() {
+    let scope = Scope {
+        calls: 3,
+        waiting_max: 1,
+        ..QUIET
+    };
+    check("a full queue", scope, &[CARRIED_ACROSS]);
+}
+
+#[test]
 fn a_third_process_starts_while_the_first_drains() {
     let scope = Scope {
         processes: 3,
+        leaves: false,
+        timeouts: false,
+        refusals: false,
         failures: false,
         requeues: false,
         ..SMALL
@@ -244,6 +280,8 @@ fn mistakes_are_found() {
     // The first process takes back, and commits to the third; then the second claims with the commit that it has.
     let third = Scope {
         processes: 3,
+        leaves: false,
+        timeouts: false,
         ..lost
     };
     let limits = &[AT_ONCE, WINDOW];
@@ -255,5 +293,46 @@ fn mistakes_are_found() {
     check_mistake(Mistake::HoldsOnlyUntilTheConnectionIsLost, lost, limits);
     check_mistake(Mistake::CountsBeforeTheCommit, QUIET, limits);
     check_mistake(Mistake::ClaimIsNeverAnswered, lost, &[WAY_OUT]);
+    check_mistake(
+        Mistake::HandsOverTooEarly,
+        Scope {
+            processes: 3,
+            ..QUIET
+        },
+        &[NOTHING_WRONG],
+    );
     check_mistake(Mistake::RaisesNoTerm, third, limits);
+}
+
+/// Larger scopes: `cargo test -p tidegate-handover --release -- --ignored --nocapture --test-threads 1`.
+#[test]
+#[ignore = "minutes, and gigabytes"]
+fn a_third_process_with_every_fault() {
+    let scope = Scope {
+        processes: 3,
+        crashes: 2,
+        ..SMALL
+    };
+    check(
+        "three processes, two crashes",
+        scope,
+        &[CARRIED_ACROSS, TAKEN_BACK],
+    );
+}
+
+#[test]
+#[ignore = "minutes, and gigabytes"]
+fn three_calls_with_every_fault() {
+    let scope = Scope {
+        calls: 3,
+        window: 2,
+        at_once: 2,
+        stops: 1,
+        ..SMALL
+    };
+    check(
+        "two processes, three calls, every fault",
+        scope,
+        &[CARRIED_ACROSS, ALL_USED],
+    );
 }

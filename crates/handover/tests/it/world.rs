@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tidegate_handover::{
-    ClaimWait, Commitment, ForeignCall, ForeignId, ForeignOutcome, NewInput, NewOutput, NewSide,
-    OldInput, OldOutput, OldSide, PeerConnection, RequeueCause, RunStage, RunningCall, ToNew,
-    ToOld, Versions, WaitingCall,
+    CallRefusal, ClaimWait, Commitment, ForeignCall, ForeignId, ForeignOutcome, NewInput,
+    NewOutput, NewSide, OldInput, OldOutput, OldSide, PeerConnection, RequeueCause, RunStage,
+    RunningCall, ToNew, ToOld, Versions, WaitingCall,
 };
 
 /// A process, by its place in order of their starts. Its connection as a new process has the same number.
@@ -30,6 +30,14 @@ pub(crate) struct Scope {
     pub(crate) crashes: u8,
     pub(crate) breaks: u8,
     pub(crate) stops: u8,
+    /// The most calls of the old process that may wait in the new one.
+    pub(crate) waiting_max: usize,
+    /// Clients leave before their calls are sent.
+    pub(crate) leaves: bool,
+    /// `drain_timeout` passes.
+    pub(crate) timeouts: bool,
+    /// Deadlines pass.
+    pub(crate) refusals: bool,
     /// Calls that could not be sent wait again.
     pub(crate) requeues: bool,
     /// A new process can fail to start or to publish.
@@ -39,6 +47,13 @@ pub(crate) struct Scope {
     /// The second process speaks another version.
     pub(crate) stranger: bool,
     pub(crate) mistake: Mistake,
+}
+
+impl Scope {
+    /// Whether outputs need not fit, because the mistake is looked for elsewhere.
+    fn misfits(&self) -> bool {
+        !matches!(self.mistake, Mistake::Without | Mistake::HandsOverTooEarly)
+    }
 }
 
 /// A mistake of the surroundings or of a side, for the checker to find.
@@ -54,6 +69,7 @@ pub(crate) enum Mistake {
     RaisesNoTerm,
     CountsBeforeTheCommit,
     ClaimIsNeverAnswered,
+    HandsOverTooEarly,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -123,7 +139,7 @@ impl Process {
     fn new(scope: &Scope) -> Self {
         Self {
             life: Life::Unborn,
-            new: NewSide::new(scope.calls, "", ""),
+            new: NewSide::new(scope.waiting_max, "", ""),
             old: OldSide::new(),
             admits: false,
             has_clients: false,
@@ -215,6 +231,8 @@ pub(crate) struct ClientCall {
     /// The call waited in one process, and another admitted it.
     pub(crate) has_crossed: bool,
     pub(crate) was_requeued: bool,
+    /// The call was refused or cut off because its process ended, and not by a crash.
+    pub(crate) is_lost: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -241,6 +259,8 @@ pub(crate) enum Step {
     Arrive(ProcessId),
     Leave(CallNumber),
     Admit(ProcessId, CallNumber),
+    /// The deadline of a call of the old process passes.
+    Refuse(ProcessId, CallNumber),
     Send(CallNumber),
     End(CallNumber),
     Requeue(CallNumber),
@@ -276,6 +296,7 @@ impl Step {
             self,
             Self::Arrive(_)
                 | Self::Leave(_)
+                | Self::Refuse(..)
                 | Self::Requeue(_)
                 | Self::StartAlone(_)
                 | Self::Upgrade(..)
@@ -312,6 +333,7 @@ impl World {
             is_served: false,
             has_crossed: false,
             was_requeued: false,
+            is_lost: false,
         };
         let mut world = Self {
             processes: vec![Process::new(scope); scope.processes],
@@ -387,16 +409,19 @@ impl World {
     fn steps_of_calls(&self, scope: &Scope, into: &mut Vec<Step>) {
         for (number, call) in self.calls.iter().enumerate() {
             match call.stage {
-                Stage::Waiting => into.push(Step::Leave(number)),
+                Stage::Waiting if scope.leaves => into.push(Step::Leave(number)),
                 Stage::Admitted => {
-                    into.extend([Step::Send(number), Step::Leave(number)]);
+                    into.push(Step::Send(number));
+                    if scope.leaves {
+                        into.push(Step::Leave(number));
+                    }
                     if scope.requeues && !call.was_requeued {
                         into.push(Step::Requeue(number));
                     }
                 }
                 Stage::Sent => into.push(Step::End(number)),
                 Stage::Over if self.is_orphan(number) => into.push(Step::OrphanEnds(number)),
-                Stage::Unborn | Stage::Over => {}
+                Stage::Unborn | Stage::Waiting | Stage::Over => {}
             }
         }
     }
@@ -427,6 +452,11 @@ impl World {
                 );
             }
         }
+        if scope.refusals {
+            for &number in &process.asked {
+                offer(true, Step::Refuse(id, number));
+            }
+        }
         offer(process.prepares, Step::Ready(id));
         offer(process.prepares && scope.failures, Step::NotReady(id));
         offer(process.freezes, Step::Frozen(id));
@@ -452,7 +482,7 @@ impl World {
         let ends = self.asks_peer(id);
         let is_idle = process.has_clients && !self.has_calls(id);
         offer(ends && is_idle, Step::ConnectionsClosed(id));
-        offer(ends, Step::DrainTimeout(id));
+        offer(ends && scope.timeouts, Step::DrainTimeout(id));
         let can_stop = process.has_opened && !process.drains && self.stops < scope.stops;
         offer(can_stop, Step::Stop(id));
         offer(process.drains && !self.has_calls(id), Step::Drained(id));
@@ -487,6 +517,7 @@ impl World {
             Step::Arrive(_)
             | Step::Leave(_)
             | Step::Admit(..)
+            | Step::Refuse(..)
             | Step::Send(_)
             | Step::End(_)
             | Step::Requeue(_)
@@ -553,6 +584,11 @@ impl World {
                     self.processes[at].hold(number, false, Holder::Own);
                     self.calls[number].stage = Stage::Admitted;
                 }
+            }
+            Step::Refuse(at, number) => {
+                self.processes[at].asked.remove(&number);
+                let refused = NewInput::Refused(foreign(number), CallRefusal::queue_full());
+                self.tell_new(at, refused, scope);
             }
             Step::Leave(number) => {
                 let (at, was) = (self.calls[number].at, self.calls[number].stage);
@@ -719,6 +755,7 @@ impl World {
                 self.stops += 1;
                 let is_local = !self.asks_peer(id) && !self.processes[id].freezes;
                 self.tell_old(id, OldInput::Stopping, scope);
+                self.tell_new(id, NewInput::Stopping, scope);
                 if is_local {
                     self.drain(id);
                 }
@@ -740,8 +777,10 @@ impl World {
 
     fn freeze(&mut self, id: ProcessId, scope: &Scope) {
         self.processes[id].freezes = false;
-        if let Some(by) = self.draining_lock.filter(|&by| by != id) {
-            let by = by.to_string().into();
+        let drains = self.draining_lock.is_some_and(|by| by != id);
+        let is_present = self.processes[id].new.is_old_present();
+        if drains || is_present && scope.mistake != Mistake::HandsOverTooEarly {
+            let by = Box::default();
             return self.tell_old(id, OldInput::CannotFreeze { by }, scope);
         }
         self.draining_lock = Some(id);
@@ -808,7 +847,7 @@ impl World {
             let calls = commitment.running.iter();
             running = calls.map(|call| number(call.id)).collect();
         }
-        let is_stale = scope.mistake != Mistake::Without;
+        let is_stale = scope.misfits();
         let known = running.iter().all(|call| counts.calls.contains_key(call));
         self.expect(
             known || is_stale,
@@ -856,7 +895,7 @@ impl World {
                 || !matches!(call.stage, Stage::Admitted | Stage::Sent)
                 || self.processes[id].holds.contains_key(&number)
         });
-        let is_mistaken = scope.mistake != Mistake::Without;
+        let is_mistaken = scope.misfits();
         self.expect(
             is_counted || is_mistaken,
             "a call runs that the ledger lacks",
@@ -984,13 +1023,17 @@ impl World {
                 self.calls[number].stage = Stage::Admitted;
                 self.calls[number].has_crossed = true;
             }
-            OldOutput::Refuse(call, _) => {
+            OldOutput::Refuse(call, refusal) => {
+                self.calls[number(call)].is_lost = &*refusal.reason == "draining";
                 let is_waiting = self.calls[number(call)].stage == Stage::Waiting;
                 self.expect(is_waiting, "a call is refused that does not wait");
                 self.end_call(number(call));
             }
             OldOutput::Drain => self.drain(id),
             OldOutput::End => {
+                for call in self.calls.iter_mut().filter(|call| call.at == id) {
+                    call.is_lost |= !matches!(call.stage, Stage::Unborn | Stage::Over);
+                }
                 self.end_process(id);
             }
         }
@@ -1069,7 +1112,7 @@ impl World {
                 true
             }
         };
-        let is_mistaken = scope.mistake != Mistake::Without;
+        let is_mistaken = scope.misfits();
         self.expect(
             is_as_expected || is_mistaken,
             "an output does not fit the process",
