@@ -58,4 +58,4 @@ pub use message::{
     WaitingCall,
 };
 pub use new::{ClaimWait, Commitment, GiveUpCause, NewInput, NewOutput, NewSide};
-pub use old::{OldInput, OldOutput, OldSide, PeerConnection};
+pub use old::{FrozenGate, OldInput, OldOutput, OldSide, PeerConnection};

@@ -26,18 +26,7 @@ pub enum OldInput {
     /// time is given up in the same way: close the connection first.
     Lost(PeerConnection),
     /// The answer to [`OldOutput::Freeze`]: no call is admitted and no connection is accepted from this moment on.
-    Frozen {
-        /// The calls that run.
-        running: Vec<RunningCall>,
-        /// The calls that wait, in the order in which they would be asked.
-        waiting: Vec<WaitingCall>,
-        /// State that is not in the ledger.
-        state: Vec<StatePart>,
-        /// How many listening sockets the commit carries.
-        sockets: u32,
-        /// The term of the ledger's lock in which this process admitted calls.
-        term: u64,
-    },
+    Frozen(FrozenGate),
     /// The answer to [`OldOutput::Freeze`] if a process before this one still drains. This one continues to serve.
     CannotFreeze {
         /// The process that drains.
@@ -89,6 +78,21 @@ pub enum OldInput {
     DrainTimeout,
     /// The process was asked to end, by a signal or by its service manager.
     Stopping,
+}
+
+/// The state of a process that neither admits nor accepts, for the new process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FrozenGate {
+    /// The calls that run.
+    pub running: Vec<RunningCall>,
+    /// The calls that wait, in the order in which they would be asked.
+    pub waiting: Vec<WaitingCall>,
+    /// State that is not in the ledger.
+    pub state: Vec<StatePart>,
+    /// The listening sockets that the commit carries, at most [`SOCKETS_MAX`](crate::SOCKETS_MAX).
+    pub sockets: u32,
+    /// The term of the ledger's lock in which this process admitted calls.
+    pub term: u64,
 }
 
 /// An act of the old process. Outputs of one input are carried out in their order.
@@ -202,39 +206,12 @@ impl OldSide {
         match input {
             OldInput::Message(from, message) => self.on_message(from, message, &mut out),
             OldInput::Lost(connection) => self.on_lost(connection, &mut out),
-            OldInput::Frozen {
-                running,
-                waiting,
-                state,
-                sockets,
-                term,
-            } => match self.phase {
-                OldPhase::Freezing(Some(peer)) => {
-                    out.push(OldOutput::ReleaseLedger);
-                    self.commit(peer, (running, waiting, state), (sockets, term), &mut out);
-                }
-                OldPhase::Freezing(None) => {
-                    out.push(OldOutput::Thaw);
-                    self.serve(&mut out);
-                }
-                _ => {}
-            },
+            OldInput::Frozen(gate) => self.on_frozen(gate, &mut out),
             OldInput::CannotFreeze { by } => self.on_cannot_freeze(by, &mut out),
             OldInput::LedgerClaimed { term } => self.on_claimed(term, &mut out),
-            OldInput::LedgerRefused => {
-                if self.phase == OldPhase::Claiming {
-                    self.phase = OldPhase::Refusing;
-                    self.refuse_waiting(&mut out);
-                }
-            }
+            OldInput::LedgerRefused => self.on_ledger_refused(&mut out),
             OldInput::ConnectionsClosed => self.is_without_connections = true,
-            OldInput::DrainTimeout => {
-                if self.asks_peer() {
-                    self.refuse_waiting(&mut out);
-                    self.phase = OldPhase::Ended;
-                    out.push(OldOutput::End);
-                }
-            }
+            OldInput::DrainTimeout => self.on_drain_timeout(&mut out),
             OldInput::Stopping => self.on_stopping(&mut out),
             of_a_call if self.asks_peer() => self.on_call(of_a_call, &mut out),
             _ => {}
@@ -351,28 +328,37 @@ impl OldSide {
         }
     }
 
-    fn commit(
-        &mut self,
-        peer: PeerConnection,
-        (running, waiting, state): (Vec<RunningCall>, Vec<WaitingCall>, Vec<StatePart>),
-        (sockets, term): (u32, u64),
-        out: &mut Vec<OldOutput>,
-    ) {
+    fn on_frozen(&mut self, gate: FrozenGate, out: &mut Vec<OldOutput>) {
+        match self.phase {
+            OldPhase::Freezing(Some(peer)) => {
+                // The new process claims the lock as soon as it reads the commit.
+                out.push(OldOutput::ReleaseLedger);
+                self.commit(peer, gate, out);
+            }
+            OldPhase::Freezing(None) => {
+                out.push(OldOutput::Thaw);
+                self.serve(out);
+            }
+            _ => {}
+        }
+    }
+
+    fn commit(&mut self, peer: PeerConnection, gate: FrozenGate, out: &mut Vec<OldOutput>) {
         self.phase = OldPhase::Committed(peer);
         self.is_without_connections = false;
-        let commit = ToNew::Commit {
-            sockets,
-            running: u32::try_from(running.len()).unwrap_or(u32::MAX),
-            term,
-        };
-        let stages = running.iter().map(|call| (call.id, Some(call.stage)));
+        let stages = gate.running.iter().map(|call| (call.id, Some(call.stage)));
         self.calls = stages.collect();
-        let before = state.into_iter().map(ToNew::State);
-        let before = before.chain(running.into_iter().map(ToNew::Running));
-        for message in before.chain([commit]) {
+        let commit = ToNew::Commit {
+            sockets: gate.sockets,
+            running: u32::try_from(gate.running.len()).unwrap_or(u32::MAX),
+            term: gate.term,
+        };
+        let state = gate.state.into_iter().map(ToNew::State);
+        let running = gate.running.into_iter().map(ToNew::Running);
+        for message in state.chain(running).chain([commit]) {
             out.push(OldOutput::Send(peer, message));
         }
-        for call in waiting {
+        for call in gate.waiting {
             self.calls.insert(call.id, None);
             out.push(OldOutput::Send(peer, ToNew::Wait(call)));
         }
@@ -416,6 +402,21 @@ impl OldSide {
             term,
         });
         self.serve(out);
+    }
+
+    fn on_ledger_refused(&mut self, out: &mut Vec<OldOutput>) {
+        if self.phase == OldPhase::Claiming {
+            self.phase = OldPhase::Refusing;
+            self.refuse_waiting(out);
+        }
+    }
+
+    fn on_drain_timeout(&mut self, out: &mut Vec<OldOutput>) {
+        if self.asks_peer() {
+            self.refuse_waiting(out);
+            self.phase = OldPhase::Ended;
+            out.push(OldOutput::End);
+        }
     }
 
     fn on_stopping(&mut self, out: &mut Vec<OldOutput>) {

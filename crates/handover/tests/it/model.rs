@@ -48,7 +48,7 @@ impl Model for Scope {
             Property::always(NOTHING_LOST, |scope: &Self, world: &World| {
                 let is_calm = scope.breaks == 0 && scope.stops == 0 && !scope.timeouts;
                 let is_one_upgrade = scope.processes == 2 && !scope.alone;
-                !(is_calm && is_one_upgrade) || !world.calls.iter().any(|call| call.is_lost)
+                !(is_calm && is_one_upgrade && world.calls.iter().any(|call| call.is_lost))
             }),
             Property::sometimes(ALL_USED, |scope: &Self, world: &World| {
                 let of = |id| move |call: &&usize| world.calls[**call].at == id;
@@ -277,6 +277,10 @@ fn mistakes_are_found() {
         crashes: 1,
         ..QUIET
     };
+    let patient = Scope {
+        timeouts: false,
+        ..dies
+    };
     // The first process takes back, and commits to the third; then the second claims with the commit that it has.
     let third = Scope {
         processes: 3,
@@ -290,6 +294,7 @@ fn mistakes_are_found() {
     check_mistake(Mistake::GivesBackTwice, three, limits);
     check_mistake(Mistake::TakesBackFromTheLiving, lost, &[ONE_ADMITS]);
     check_mistake(Mistake::TakesBackWithOldLedger, dies, limits);
+    check_mistake(Mistake::NeverTakesBack, patient, &[NOTHING_LOST]);
     check_mistake(Mistake::HoldsOnlyUntilTheConnectionIsLost, lost, limits);
     check_mistake(Mistake::CountsBeforeTheCommit, QUIET, limits);
     check_mistake(Mistake::ClaimIsNeverAnswered, lost, &[WAY_OUT]);

@@ -1,9 +1,9 @@
 //! One hand-over step by step, and sides that get whatever comes.
 
 use tidegate_handover::{
-    ClaimWait, Commitment, ForeignCall, ForeignId, ForeignOutcome, GiveUpCause, NewInput,
-    NewOutput, NewSide, OldInput, OldOutput, OldSide, PeerConnection, RequeueCause, RunStage,
-    RunningCall, StatePart, ToNew, ToOld, UpgradeRefusal, Versions, WaitingCall,
+    ClaimWait, Commitment, ForeignCall, ForeignId, ForeignOutcome, FrozenGate, GiveUpCause,
+    NewInput, NewOutput, NewSide, OldInput, OldOutput, OldSide, PeerConnection, RequeueCause,
+    RunStage, RunningCall, StatePart, ToNew, ToOld, UpgradeRefusal, Versions, WaitingCall,
 };
 
 use crate::frames::{to_new, to_old};
@@ -39,7 +39,7 @@ fn hello(from: PeerConnection, versions: Versions) -> OldInput {
 }
 
 fn frozen() -> OldInput {
-    OldInput::Frozen {
+    OldInput::Frozen(FrozenGate {
         running: vec![running()],
         waiting: vec![waits()],
         state: vec![StatePart {
@@ -48,7 +48,7 @@ fn frozen() -> OldInput {
         }],
         sockets: 2,
         term: 5,
-    }
+    })
 }
 
 /// An old side that has committed.
@@ -312,7 +312,7 @@ fn one_upgrade_at_a_time() {
 /// Sides that get any inputs in any order.
 #[test]
 fn no_order_of_inputs_makes_a_side_panic() {
-    let mut random = Random::new(0x6f6c_64);
+    let mut random = Random::new(0x006f_6c64);
     for _ in 0..20_000 {
         let (mut old, mut new) = (OldSide::new(), NewSide::new(2, "", ""));
         for _ in 0..40 {

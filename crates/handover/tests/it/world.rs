@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tidegate_handover::{
-    CallRefusal, ClaimWait, Commitment, ForeignCall, ForeignId, ForeignOutcome, NewInput,
-    NewOutput, NewSide, OldInput, OldOutput, OldSide, PeerConnection, RequeueCause, RunStage,
-    RunningCall, ToNew, ToOld, Versions, WaitingCall,
+    CallRefusal, ClaimWait, Commitment, ForeignCall, ForeignId, ForeignOutcome, FrozenGate,
+    NewInput, NewOutput, NewSide, OldInput, OldOutput, OldSide, PeerConnection, RequeueCause,
+    RunStage, RunningCall, ToNew, ToOld, Versions, WaitingCall,
 };
 
 /// A process, by its place in order of their starts. Its connection as a new process has the same number.
@@ -65,6 +65,7 @@ pub(crate) enum Mistake {
     GivesBackTwice,
     TakesBackFromTheLiving,
     TakesBackWithOldLedger,
+    NeverTakesBack,
     HoldsOnlyUntilTheConnectionIsLost,
     RaisesNoTerm,
     CountsBeforeTheCommit,
@@ -807,13 +808,13 @@ impl World {
                 admitted: 0,
             });
         }
-        let frozen = OldInput::Frozen {
+        let frozen = OldInput::Frozen(FrozenGate {
             running,
             waiting: waits,
             state: Vec::new(),
             sockets: 1,
             term,
-        };
+        });
         self.tell_old(id, frozen, scope);
     }
 
@@ -821,7 +822,8 @@ impl World {
         self.processes[id].claims = None;
         let is_old = self.processes[id].has_opened;
         let takes_anyway = is_old && scope.mistake == Mistake::TakesBackFromTheLiving;
-        if self.ledger_lock.is_some() && !takes_anyway {
+        let never_takes = is_old && scope.mistake == Mistake::NeverTakesBack;
+        if never_takes || self.ledger_lock.is_some() && !takes_anyway {
             return match is_old {
                 true => self.tell_old(id, OldInput::LedgerRefused, scope),
                 false => self.tell_new(id, NewInput::LedgerRefused, scope),
