@@ -15,6 +15,12 @@ use tidegate_handover::{
 
 /// A process, by its place in order of their starts. Its connection as a new process has the same number.
 pub(crate) type ProcessId = usize;
+/// The window that counts a call at its last byte.
+const SENT: usize = 0;
+
+/// The window that counts a call at the first byte of its reply.
+const REPLIED: usize = 1;
+
 /// A call, by its place in the order of arrival.
 pub(crate) type CallNumber = usize;
 
@@ -25,6 +31,8 @@ pub(crate) struct Scope {
     pub(crate) calls: usize,
     /// The limits.
     pub(crate) window: usize,
+    /// The most replies in a window that counts at the first byte of the reply. Without it, no reply is a step.
+    pub(crate) replies: Option<usize>,
     pub(crate) at_once: usize,
     /// How often something may happen.
     pub(crate) crashes: u8,
@@ -50,6 +58,11 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
+    /// A call that counts in no window yet. In a window that there is not, it counts as departed.
+    const fn undeparted(&self) -> [bool; 2] {
+        [false, self.replies.is_none()]
+    }
+
     /// Whether outputs need not fit, because the mistake is looked for elsewhere.
     fn misfits(&self) -> bool {
         !matches!(self.mistake, Mistake::Without | Mistake::HandsOverTooEarly)
@@ -95,17 +108,18 @@ pub(crate) enum Holder {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SlotHold {
-    pub(crate) has_departed: bool,
+    /// For each window.
+    pub(crate) has_departed: [bool; 2],
     pub(crate) holder: Holder,
 }
 
 /// The state of limits that a ledger keeps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Counts {
-    /// Calls, and whether they have departed.
-    pub(crate) calls: BTreeMap<CallNumber, bool>,
+    /// Calls, and whether they have departed in each window.
+    pub(crate) calls: BTreeMap<CallNumber, [bool; 2]>,
     /// Departures within the last window.
-    pub(crate) departed: usize,
+    pub(crate) departed: [usize; 2],
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -121,7 +135,7 @@ pub(crate) struct Process {
     pub(crate) drains: bool,
     pub(crate) term: u64,
     pub(crate) holds: BTreeMap<CallNumber, SlotHold>,
-    pub(crate) departed: usize,
+    pub(crate) departed: [usize; 2],
     /// Calls of the old process that wait here.
     pub(crate) asked: BTreeSet<CallNumber>,
     /// What the process has begun and not finished.
@@ -149,7 +163,7 @@ impl Process {
             drains: false,
             term: 0,
             holds: BTreeMap::new(),
-            departed: 0,
+            departed: [0; 2],
             asked: BTreeSet::new(),
             prepares: false,
             freezes: false,
@@ -162,9 +176,14 @@ impl Process {
     }
 
     fn has_room(&self, scope: &Scope) -> bool {
-        let undeparted = self.holds.values().filter(|hold| !hold.has_departed);
+        let has_room = |window: usize, max: usize| {
+            let undeparted = self.holds.values();
+            let undeparted = undeparted.filter(|hold| !hold.has_departed[window]);
+            undeparted.count() + self.departed[window] < max + self.forged
+        };
         self.holds.len() < scope.at_once + self.forged
-            && undeparted.count() + self.departed < scope.window + self.forged
+            && has_room(SENT, scope.window)
+            && scope.replies.is_none_or(|max| has_room(REPLIED, max))
     }
 
     fn counts(&self) -> Counts {
@@ -177,7 +196,7 @@ impl Process {
         }
     }
 
-    fn hold(&mut self, call: CallNumber, has_departed: bool, holder: Holder) {
+    fn hold(&mut self, call: CallNumber, has_departed: [bool; 2], holder: Holder) {
         let hold = SlotHold {
             has_departed,
             holder,
@@ -188,15 +207,23 @@ impl Process {
     /// Frees the slot of a call. False if it holds none.
     fn finish(&mut self, call: CallNumber) -> bool {
         let hold = self.holds.remove(&call);
-        let hold = hold.inspect(|hold| self.departed += usize::from(!hold.has_departed));
+        let hold = hold.inspect(|hold| self.count(hold.has_departed));
         hold.is_some()
     }
 
+    /// Counts the departures of a call that is over, in windows in which it has not departed.
+    fn count(&mut self, has_departed: [bool; 2]) {
+        for (departed, has_departed) in self.departed.iter_mut().zip(has_departed) {
+            *departed += usize::from(!has_departed);
+        }
+    }
+
     /// Counts the departure of a call. False if it has departed, or holds no slot.
-    fn depart(&mut self, call: CallNumber) -> bool {
-        let hold = self.holds.get_mut(&call).filter(|hold| !hold.has_departed);
-        let hold = hold.map(|hold| hold.has_departed = true);
-        self.departed += usize::from(hold.is_some());
+    fn depart(&mut self, call: CallNumber, window: usize) -> bool {
+        let hold = self.holds.get_mut(&call);
+        let hold = hold.filter(|hold| !hold.has_departed[window]);
+        let hold = hold.map(|hold| hold.has_departed[window] = true);
+        self.departed[window] += usize::from(hold.is_some());
         hold.is_some()
     }
 }
@@ -219,6 +246,7 @@ pub(crate) enum Stage {
     Waiting,
     Admitted,
     Sent,
+    Replied,
     Over,
 }
 
@@ -245,8 +273,8 @@ pub(crate) struct World {
     pub(crate) draining_lock: Option<ProcessId>,
     pub(crate) ledger: Counts,
     pub(crate) calls: Vec<ClientCall>,
-    /// The backend: calls that began within the last window, and calls that run.
-    pub(crate) in_window: usize,
+    /// The backend: calls that were sent and calls that were replied within the last window, and calls that run.
+    pub(crate) in_window: [usize; 2],
     pub(crate) at_backend: BTreeSet<CallNumber>,
     pub(crate) crashes: u8,
     pub(crate) breaks: u8,
@@ -263,6 +291,7 @@ pub(crate) enum Step {
     /// The deadline of a call of the old process passes.
     Refuse(ProcessId, CallNumber),
     Send(CallNumber),
+    Reply(CallNumber),
     End(CallNumber),
     Requeue(CallNumber),
     /// The backend is done with a call whose process is gone.
@@ -344,7 +373,7 @@ impl World {
             draining_lock: None,
             ledger: Counts::default(),
             calls: vec![call; scope.calls],
-            in_window: 0,
+            in_window: [0; 2],
             at_backend: BTreeSet::new(),
             crashes: 0,
             breaks: 0,
@@ -383,9 +412,10 @@ impl World {
 
     /// Everything that can happen next.
     pub(crate) fn steps(&self, scope: &Scope, into: &mut Vec<Step>) {
-        if self.in_window > 0
-            || self.ledger.departed > 0
-            || self.processes.iter().any(|it| it.departed > 0)
+        let mut windows = self.processes.iter().map(|it| it.departed);
+        if self.in_window != [0; 2]
+            || self.ledger.departed != [0; 2]
+            || windows.any(|departed| departed != [0; 2])
         {
             into.push(Step::WindowPasses);
         }
@@ -420,7 +450,12 @@ impl World {
                         into.push(Step::Requeue(number));
                     }
                 }
-                Stage::Sent => into.push(Step::End(number)),
+                Stage::Sent | Stage::Replied => {
+                    into.push(Step::End(number));
+                    if scope.replies.is_some() && call.stage == Stage::Sent {
+                        into.push(Step::Reply(number));
+                    }
+                }
                 Stage::Over if self.is_orphan(number) => into.push(Step::OrphanEnds(number)),
                 Stage::Unborn | Stage::Waiting | Stage::Over => {}
             }
@@ -520,6 +555,7 @@ impl World {
             | Step::Admit(..)
             | Step::Refuse(..)
             | Step::Send(_)
+            | Step::Reply(_)
             | Step::End(_)
             | Step::Requeue(_)
             | Step::OrphanEnds(_) => self.take_of_call(step, scope),
@@ -529,12 +565,12 @@ impl World {
             | Step::NewLoses(_)
             | Step::Break(_) => self.take_of_link(step, scope),
             Step::WindowPasses => {
-                self.in_window = 0;
-                self.ledger.departed = 0;
+                self.in_window = [0; 2];
+                self.ledger.departed = [0; 2];
                 for process in &mut self.processes {
-                    process.departed = 0;
+                    process.departed = [0; 2];
                     if let Some(stale) = &mut process.stale {
-                        stale.departed = 0;
+                        stale.departed = [0; 2];
                     }
                 }
             }
@@ -579,10 +615,10 @@ impl World {
             }
             Step::Admit(at, number) => {
                 if self.processes[at].asked.remove(&number) {
-                    self.processes[at].hold(number, false, Holder::Foreign);
+                    self.processes[at].hold(number, scope.undeparted(), Holder::Foreign);
                     self.tell_new(at, NewInput::Admitted(foreign(number)), scope);
                 } else {
-                    self.processes[at].hold(number, false, Holder::Own);
+                    self.processes[at].hold(number, scope.undeparted(), Holder::Own);
                     self.calls[number].stage = Stage::Admitted;
                 }
             }
@@ -603,12 +639,22 @@ impl World {
             Step::Send(number) => {
                 let at = self.calls[number].at;
                 self.calls[number].stage = Stage::Sent;
-                self.in_window += 1;
+                self.in_window[SENT] += 1;
                 self.at_backend.insert(number);
                 if self.asks_peer(at) {
                     self.tell_old(at, OldInput::Sent(foreign(number)), scope);
                 } else {
-                    self.processes[at].depart(number);
+                    self.processes[at].depart(number, SENT);
+                }
+            }
+            Step::Reply(number) => {
+                let at = self.calls[number].at;
+                self.calls[number].stage = Stage::Replied;
+                self.in_window[REPLIED] += 1;
+                if self.asks_peer(at) {
+                    self.tell_old(at, OldInput::Replied(foreign(number)), scope);
+                } else {
+                    self.processes[at].depart(number, REPLIED);
                 }
             }
             Step::End(number) => {
@@ -798,6 +844,7 @@ impl World {
                 }
                 Stage::Admitted => RunStage::Admitted,
                 Stage::Sent => RunStage::Sent,
+                Stage::Replied => RunStage::Replied,
                 Stage::Unborn | Stage::Over => continue,
             };
             let WaitingCall { id, call } = waiting(number);
@@ -878,13 +925,13 @@ impl World {
         for (&number, &has_departed) in &counts.calls {
             let call = &self.calls[number];
             match (call.at == id, call.stage) {
-                (true, Stage::Admitted | Stage::Sent) => {
+                (true, Stage::Admitted | Stage::Sent | Stage::Replied) => {
                     process.hold(number, has_departed, Holder::Own);
                 }
                 // The message that it may run was lost.
                 (true, Stage::Waiting) => {}
                 // The message that it ended was lost.
-                (true, _) => process.departed += usize::from(!has_departed),
+                (true, _) => process.count(has_departed),
                 (false, _) => process.hold(number, has_departed, Holder::Timed),
             }
         }
@@ -894,7 +941,7 @@ impl World {
         let mut calls = self.calls.iter().enumerate();
         let is_counted = calls.all(|(number, call)| {
             call.at != id
-                || !matches!(call.stage, Stage::Admitted | Stage::Sent)
+                || !matches!(call.stage, Stage::Admitted | Stage::Sent | Stage::Replied)
                 || self.processes[id].holds.contains_key(&number)
         });
         let is_mistaken = scope.misfits();
@@ -946,7 +993,7 @@ impl World {
             drains: false,
             term: 0,
             holds: BTreeMap::new(),
-            departed: 0,
+            departed: [0; 2],
             asked: BTreeSet::new(),
             prepares: false,
             freezes: false,
@@ -996,7 +1043,7 @@ impl World {
                 }
                 if scope.mistake != Mistake::AdmitsAfterCommit {
                     process.holds.clear();
-                    process.departed = 0;
+                    process.departed = [0; 2];
                 }
                 self.ledger_lock.take_if(|holder| *holder == id);
             }
@@ -1009,6 +1056,7 @@ impl World {
                         Stage::Waiting => waiting.contains(&foreign(number)),
                         Stage::Admitted => running.contains(&(foreign(number), RunStage::Admitted)),
                         Stage::Sent => running.contains(&(foreign(number), RunStage::Sent)),
+                        Stage::Replied => running.contains(&(foreign(number), RunStage::Replied)),
                         Stage::Unborn | Stage::Over => true,
                     };
                     if !is_known {
@@ -1087,15 +1135,19 @@ impl World {
             NewOutput::GiveBack(call) => {
                 process.forged += usize::from(scope.mistake == Mistake::GivesBackTwice);
                 let hold = process.holds.remove(&number(call));
-                hold.is_some_and(|hold| hold.holder == Holder::Foreign && !hold.has_departed)
+                hold.is_some_and(|hold| {
+                    hold.holder == Holder::Foreign && hold.has_departed == scope.undeparted()
+                })
             }
             NewOutput::Requeue(call, _) => {
                 let hold = process.holds.remove(&number(call));
                 process.asked.insert(number(call));
-                hold.is_some_and(|hold| hold.holder == Holder::Foreign && !hold.has_departed)
+                hold.is_some_and(|hold| {
+                    hold.holder == Holder::Foreign && hold.has_departed == scope.undeparted()
+                })
             }
-            NewOutput::Sent(call) => process.depart(number(call)),
-            NewOutput::Replied(_) => true,
+            NewOutput::Sent(call) => process.depart(number(call), SENT),
+            NewOutput::Replied(call) => process.depart(number(call), REPLIED),
             NewOutput::Finish { id: call, .. } => process.finish(number(call)),
             NewOutput::Hold(calls) => calls.into_iter().all(|call| {
                 let hold = process.holds.get_mut(&number(call));
