@@ -32,6 +32,7 @@ COPY crates/advice/Cargo.toml crates/advice/Cargo.toml
 COPY crates/backends/Cargo.toml crates/backends/Cargo.toml
 COPY crates/callers/Cargo.toml crates/callers/Cargo.toml
 COPY crates/h1/Cargo.toml crates/h1/Cargo.toml
+COPY crates/handover/Cargo.toml crates/handover/Cargo.toml
 COPY crates/lab/Cargo.toml crates/lab/Cargo.toml
 COPY crates/lease-server/Cargo.toml crates/lease-server/Cargo.toml
 COPY crates/leases/Cargo.toml crates/leases/Cargo.toml

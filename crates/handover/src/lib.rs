@@ -29,9 +29,10 @@
 //!        ◄──────────────────────────── prepared ──
 //!  stops to accept and to admit,
 //!  frees the ledger's lock
-//!        ── state, running calls, commit ────────►  claims the ledger's lock, counts, publishes its ledger
-//!        ── wait ────────────────────────────────►
+//!        ── state, running and waiting calls ────►
+//!        ── commit ──────────────────────────────►  claims the ledger's lock, counts, publishes its ledger
 //!        ◄─────────────────────────────── taken ──  accepts and admits
+//!        ── wait ────────────────────────────────►
 //!        ◄───────────────────────── run, refused ──
 //!        ── sent, replied, done, left, requeue ──►
 //!  ends with its last connection

@@ -286,7 +286,7 @@ pub enum ToNew {
         /// The term of the ledger's lock in which the old process admitted calls.
         term: u64,
     },
-    /// A call waits for its turn.
+    /// A call waits for its turn. The calls that wait at the commit come before it.
     Wait(WaitingCall),
     /// The deadline or the class of a waiting call has changed.
     Change {

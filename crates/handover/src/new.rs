@@ -91,7 +91,7 @@ pub enum NewOutput {
     TakeOver(Option<Commitment>),
     /// Accept and admit. Be old for the next upgrade from now on.
     Open,
-    /// Queue a call of the old process. Its start or refusal is [`NewInput::Admitted`] or [`NewInput::Refused`].
+    /// Queue a call of the old process, which can be before [`Open`](Self::Open). Its start or refusal is [`NewInput::Admitted`] or [`NewInput::Refused`].
     Ask(WaitingCall),
     /// Change the deadline and the class of a waiting call.
     Change {
@@ -165,6 +165,10 @@ pub struct NewSide {
     calls: BTreeMap<ForeignId, bool>,
     /// Running calls that came before the commit.
     running: Vec<RunningCall>,
+    /// Waiting calls that came before the commit, at most `waiting_max`.
+    waits: Vec<WaitingCall>,
+    /// Waiting calls beyond that.
+    overflow: Vec<ForeignId>,
     instance: Box<str>,
     config: Box<str>,
 }
@@ -230,6 +234,8 @@ impl NewSide {
             waiting: 0,
             calls: BTreeMap::new(),
             running: Vec::new(),
+            waits: Vec::new(),
+            overflow: Vec::new(),
             instance: instance.into(),
             config: config.into(),
         }
@@ -325,6 +331,10 @@ impl NewSide {
             ) => self.on_upgrade_refused(refusal, out),
             (NewPhase::Ready, ToNew::State(part)) => out.push(NewOutput::KeepState(part)),
             (NewPhase::Ready, ToNew::Running(call)) => self.running.push(call),
+            (NewPhase::Ready, ToNew::Wait(call)) if self.waits.len() < self.waiting_max => {
+                self.waits.push(call);
+            }
+            (NewPhase::Ready, ToNew::Wait(call)) => self.overflow.push(call.id),
             (
                 NewPhase::Ready,
                 ToNew::Commit {
@@ -422,15 +432,24 @@ impl NewSide {
         let NewPhase::TakingOver(is_connected) = self.phase else {
             return;
         };
-        out.push(NewOutput::Open);
-        if is_connected {
-            self.phase = NewPhase::Serving(OldPresence::Connected);
-            // Calls that the ledger has from processes before the old one.
-            out.extend([NewOutput::Send(ToOld::Taken), NewOutput::StartAfterCrash]);
-        } else {
+        let (waits, overflow) = (mem::take(&mut self.waits), mem::take(&mut self.overflow));
+        if !is_connected {
             self.phase = NewPhase::Serving(OldPresence::Unknown);
+            out.push(NewOutput::Open);
             self.hold_calls(out);
+            return;
         }
+        self.phase = NewPhase::Serving(OldPresence::Connected);
+        // Before any call of this process, because they came first.
+        for call in waits {
+            self.calls.insert(call.id, false);
+            self.waiting += 1;
+            out.push(NewOutput::Ask(call));
+        }
+        out.extend([NewOutput::Open, NewOutput::Send(ToOld::Taken)]);
+        out.extend(overflow.into_iter().map(refuse_for_room));
+        // Calls that the ledger has from processes before the old one.
+        out.push(NewOutput::StartAfterCrash);
     }
 
     /// The old process reports nothing more.
@@ -478,8 +497,7 @@ impl NewSide {
                     return None;
                 }
                 if self.waiting >= self.waiting_max {
-                    let (id, refusal) = (call.id, CallRefusal::queue_full());
-                    out.push(NewOutput::Send(ToOld::Refused { id, refusal }));
+                    out.push(refuse_for_room(call.id));
                     return Some(());
                 }
                 self.calls.insert(call.id, false);
@@ -539,4 +557,10 @@ impl NewSide {
         });
         Some(())
     }
+}
+
+/// The answer to a call for which the queue has no room.
+fn refuse_for_room(id: ForeignId) -> NewOutput {
+    let refusal = CallRefusal::queue_full();
+    NewOutput::Send(ToOld::Refused { id, refusal })
 }

@@ -353,14 +353,14 @@ impl OldSide {
             running: u32::try_from(gate.running.len()).unwrap_or(u32::MAX),
             term: gate.term,
         };
+        self.calls
+            .extend(gate.waiting.iter().map(|call| (call.id, None)));
         let state = gate.state.into_iter().map(ToNew::State);
         let running = gate.running.into_iter().map(ToNew::Running);
-        for message in state.chain(running).chain([commit]) {
+        // Before the commit, so that no call of the new process overtakes them.
+        let waiting = gate.waiting.into_iter().map(ToNew::Wait);
+        for message in state.chain(running).chain(waiting).chain([commit]) {
             out.push(OldOutput::Send(peer, message));
-        }
-        for call in gate.waiting {
-            self.calls.insert(call.id, None);
-            out.push(OldOutput::Send(peer, ToNew::Wait(call)));
         }
     }
 

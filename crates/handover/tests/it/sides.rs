@@ -110,8 +110,8 @@ fn the_old_side_frees_the_ledger_before_it_commits() {
             OldOutput::ReleaseLedger,
             send(ToNew::State(part)),
             send(ToNew::Running(running())),
-            send(commit),
             send(ToNew::Wait(waits())),
+            send(commit),
         ]
     );
     assert!(old.asks_peer());
@@ -150,7 +150,9 @@ fn the_new_side_claims_the_ledger_before_it_opens() {
         new.handle(NewInput::Ready),
         [NewOutput::Send(ToOld::Prepared)]
     );
-    assert_eq!(new.handle(NewInput::Message(ToNew::Running(running()))), []);
+    for message in [ToNew::Running(running()), ToNew::Wait(waits())] {
+        assert_eq!(new.handle(NewInput::Message(message)), []);
+    }
     let commit = ToNew::Commit {
         sockets: 2,
         running: 1,
@@ -172,6 +174,7 @@ fn the_new_side_claims_the_ledger_before_it_opens() {
     assert_eq!(
         new.handle(NewInput::Published),
         [
+            NewOutput::Ask(waits()),
             NewOutput::Open,
             NewOutput::Send(ToOld::Taken),
             NewOutput::StartAfterCrash
