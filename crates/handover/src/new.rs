@@ -27,7 +27,7 @@ pub enum NewInput {
     Ready,
     /// The answer to [`NewOutput::Prepare`]: the process cannot start.
     NotReady,
-    /// This process holds the ledger's lock.
+    /// The new process holds the ledger's lock.
     LedgerClaimed {
         /// The term that the file of the lock contained before.
         term: u64,
@@ -44,7 +44,7 @@ pub enum NewInput {
     Refused(ForeignId, CallRefusal),
     /// The answer to [`NewOutput::WatchDraining`]: no process drains.
     DrainingEnded,
-    /// This process admits, and was asked to end. Without this event, the old process would serve again afterwards.
+    /// The new process admits, and was asked to end. Without this event, the old process would serve again afterwards.
     Stopping,
 }
 
@@ -57,7 +57,7 @@ pub enum ClaimWait {
     UntilFree,
 }
 
-/// What the old process has handed over.
+/// The calls and sockets that the old process has handed over.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Commitment {
     /// The calls that the old process runs. Each is in the ledger. It holds its slots until its end is reported.
@@ -83,15 +83,16 @@ pub enum NewOutput {
     /// Free the ledger's lock.
     ReleaseLedger,
     /// Read the published ledger, count it, write an own ledger, and publish it. Answer with [`NewInput::Published`] or
-    /// [`NewInput::NotPublished`].
+    /// [`NewInput::NotPublished`]. A ledger that is void counts as it does at any start.
     ///
     /// Calls of the ledger that are not in the commitment are held, and belong to what
     /// [`StartAfterCrash`](Self::StartAfterCrash) ends. `None`: no state was handed over, so what was kept is dropped,
     /// all calls of the ledger are held, and the process opens its own sockets.
     TakeOver(Option<Commitment>),
-    /// Accept and admit. Be old for the next upgrade from now on.
+    /// Accept and admit. From now on an [`OldSide`](crate::OldSide) listens for the next upgrade.
     Open,
-    /// Queue a call of the old process, which can be before [`Open`](Self::Open). Its start or refusal is [`NewInput::Admitted`] or [`NewInput::Refused`].
+    /// Queue a call of the old process, which can be before [`Open`](Self::Open). Its start or refusal is
+    /// [`NewInput::Admitted`] or [`NewInput::Refused`].
     Ask(WaitingCall),
     /// Change the deadline and the class of a waiting call.
     Change {
@@ -175,7 +176,7 @@ pub struct NewSide {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum NewPhase {
-    /// Nothing has happened yet.
+    /// No event has come yet.
     Unconnected,
     /// The old process was asked.
     Asking,
@@ -187,9 +188,9 @@ enum NewPhase {
     Claiming(Option<PendingCommit>),
     /// The ledger is being counted. True if the old process is connected.
     TakingOver(bool),
-    /// This process admits.
+    /// The new process admits.
     Serving(OldPresence),
-    /// This process has given up.
+    /// The new process has given up.
     Ended,
 }
 

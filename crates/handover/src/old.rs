@@ -65,7 +65,7 @@ pub enum OldInput {
         /// Why.
         cause: RequeueCause,
     },
-    /// This process holds the ledger's lock.
+    /// The old process holds the ledger's lock.
     LedgerClaimed {
         /// The term that the file of the lock contained before.
         term: u64,
@@ -113,7 +113,9 @@ pub enum OldOutput {
     ReleaseLedger,
     /// Try to claim the ledger's lock for a short time. The lock of a process that has died is free at once.
     ClaimLedger,
-    /// Take admission back, free the draining lock, and accept. Limits begin with what the published ledger says.
+    /// Take admission back, free the draining lock, and accept. Limits begin with what the published ledger says. Of its
+    /// calls, those of this process that run hold slots until they end; those that wait here hold none; those of this
+    /// process that are over depart now; and all others are finished after `after_crash`, because their process has died.
     TakeBack {
         /// Calls of this process that hold slots until they end.
         running: Vec<(ForeignId, RunStage)>,

@@ -121,7 +121,7 @@ const SMALL: Scope = Scope {
     mistake: Mistake::Without,
 };
 
-/// Nothing fails.
+/// A scope in which no process or connection fails.
 const QUIET: Scope = Scope {
     crashes: 0,
     breaks: 0,

@@ -1,4 +1,4 @@
-//! One hand-over step by step, and sides that get whatever comes.
+//! A hand-over step by step, and sides that get whatever comes.
 
 use tidegate_handover::{
     ClaimWait, Commitment, ForeignCall, ForeignId, ForeignOutcome, FrozenGate, GiveUpCause,

@@ -138,7 +138,7 @@ pub(crate) struct Process {
     pub(crate) departed: [usize; 2],
     /// Calls of the old process that wait here.
     pub(crate) asked: BTreeSet<CallNumber>,
-    /// What the process has begun and not finished.
+    /// Steps that the process has begun and not finished.
     pub(crate) prepares: bool,
     pub(crate) freezes: bool,
     pub(crate) claims: Option<ClaimWait>,
@@ -146,7 +146,7 @@ pub(crate) struct Process {
     pub(crate) watches: bool,
     /// Room that a mistaken process has returned twice.
     pub(crate) forged: usize,
-    /// What a mistaken process counts.
+    /// The counts of a mistaken process.
     pub(crate) stale: Option<Counts>,
 }
 
@@ -279,7 +279,7 @@ pub(crate) struct World {
     pub(crate) crashes: u8,
     pub(crate) breaks: u8,
     pub(crate) stops: u8,
-    /// What must not happen, and did.
+    /// The first event that must not happen.
     pub(crate) wrong: Option<&'static str>,
 }
 
@@ -354,7 +354,7 @@ fn waiting(call: CallNumber) -> WaitingCall {
 }
 
 impl World {
-    /// One process serves.
+    /// A world in which the first process serves.
     pub(crate) fn begin(scope: &Scope) -> Self {
         let call = ClientCall {
             at: 0,
