@@ -204,8 +204,7 @@ impl Observer {
             // There are fewer than there may be.
             let _ = shadow.change(now, |calls| calls.set_bucket(now, id, rule.clone()));
         }
-        self.buckets
-            .insert(id, ObservedBucket { rule, mode, fill });
+        self.buckets.insert(id, ObservedBucket { rule, mode, fill });
         self.begin_or_end(now);
     }
 

@@ -7,9 +7,7 @@ use tidegate_limits::call::Backend;
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WindowShape};
 use tidegate_limits::{Limit, Policy};
 
-use super::settings::{
-    ClassPool, ClassRule, GateSettings, PacedLimit, USER, WhenFull, Window,
-};
+use super::settings::{ClassPool, ClassRule, GateSettings, PacedLimit, USER, WhenFull, Window};
 use crate::call::pace::pace;
 use crate::call::{Destination, LimitMode};
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
