@@ -29,6 +29,7 @@ pub(crate) fn with_programs() -> &'static str {
             "crates/lab/src",
             "crates/lease-server/src",
             "crates/record/src",
+            "crates/replay/src",
         ];
         let latest = sources
             .map(|folder| changed(&root.join(folder)))

@@ -4,7 +4,6 @@
 //! pure function of that. So the first thing to show is the identity: fed with the log, it takes
 //! the same decision in every line.
 
-mod agenda;
 mod compare;
 mod feed;
 mod free;

@@ -13,10 +13,10 @@ mod figures;
 pub mod leases;
 mod quota;
 mod report;
+mod run;
 mod scenario;
 mod setup;
 mod times;
-mod world;
 
 use std::fs::File;
 use std::io::{self, Read as _, Write};
@@ -190,7 +190,7 @@ pub fn simulate_file(path: &Path, seed: Option<u64>) -> Result<Report, SimulateE
 pub fn simulate(origin: &str, text: &str, seed: Option<u64>) -> Result<Report, Problems> {
     let scenario = scenario::read(origin, text)?;
     let seed = seed.unwrap_or(scenario.seed);
-    let run = world::run(&scenario, seed);
+    let run = run::run(&scenario, seed);
     Ok(Report::new(origin, seed, &scenario, &run))
 }
 

@@ -274,8 +274,8 @@ impl<C: Copy + Eq + Hash, E: Ranked> Replay<C, E> {
         &self.scheduler
     }
 
-    /// The scheduler, to change policies, supplies, buckets, quotas and deadlines. Calls come and go by the methods
-    /// above only.
+    /// The scheduler, to change policies, supplies, buckets, quotas and deadlines, and to carry over what an earlier
+    /// scheduler counted. Other calls come and go by the methods above only.
     pub const fn scheduler_mut(&mut self) -> &mut Scheduler<C> {
         &mut self.scheduler
     }

@@ -2,15 +2,16 @@
 //! the same decision in every line.
 
 use std::mem;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::HashMap;
 use tidegate_limits::call::{Backend, BucketId, QuotaKey};
 use tidegate_limits::scheduler::{Jitter, Refusal, RefusalReason};
-use tidegate_limits::{Call, Caller, Hold, Scheduler, Step as Next, Ticket, Timestamp, Weight};
+use tidegate_limits::{Call, Caller, Scheduler, Timestamp, Weight};
+use tidegate_replay::{Decision, Ranked, Replay};
 
-use super::agenda::{Agenda, Item};
 use super::give::{CarriedHolds, give, quota_key};
 use super::given::{Configured, Event, Key};
 use super::names::Name;
@@ -48,22 +49,39 @@ pub(super) struct Difference {
     pub(super) decided: String,
 }
 
-/// A call that is under way.
-enum State {
-    Waiting(Ticket),
-    Held(Hold),
+/// Something that the log has for an instant. The scheduler gets them in this order. A step is named by its word
+/// ([`super::steps`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum LogItem {
+    /// A step of a call that the scheduler gets.
+    Told { call: u32, step: u32 },
+    /// A call is changed by another one.
+    Changed { call: u32, step: u32 },
+    /// A line of the gate.
+    Given(u32),
+    /// A step that the scheduler decides.
+    Decided { call: u32, step: u32 },
 }
 
-struct Feeder<'t> {
+/// An instant is sorted when it is complete: a step may be followed by another one of the same instant.
+impl Ranked for LogItem {
+    type Rank = ();
+
+    fn rank(&self) {}
+}
+
+struct FedReplay<'t> {
     trace: &'t Trace,
     process: &'t Process,
     setup: Setup,
     phase: Duration,
     /// The instant of the line with the first config.   ns
     begin: u64,
-    scheduler: Scheduler<u32>,
-    /// Only of the calls that are under way: there are few at once.
-    states: HashMap<u32, State>,
+    replay: Replay<u32, LogItem>,
+    /// Lines of the gate and calls that are not planned yet. They are in order, and so are the steps of a call: it is enough
+    /// to plan one line, one call, and one step of each call that has asked.
+    lines: Range<u32>,
+    calls: Range<u32>,
     carried: CarriedHolds,
     /// Steps that the log has for the present instant.
     expected: HashMap<u32, What>,
@@ -83,25 +101,27 @@ pub(super) fn feed(trace: &Trace, process: &Process, span: &Span) -> Result<Fed,
     let configured = start.what.configured().ok_or(CannotReplay::NoStart)?;
     let Configured { phase, seed, .. } = *configured;
     let setup = setup(&trace.known, configured)?;
-    let mut feeder = Feeder {
+    let scheduler = Scheduler::with_seed(setup.policy(phase), seed).beginning(start.begins());
+    let lines = u32::try_from(process.given.len()).unwrap_or(u32::MAX);
+    let mut fed = FedReplay {
         trace,
         process,
-        scheduler: Scheduler::with_seed(setup.policy(phase), seed).beginning(start.begins()),
+        replay: Replay::new(scheduler),
         setup,
         phase,
         begin: start.at,
-        states: HashMap::default(),
+        lines: span.first..lines,
+        calls: span.calls(process),
         carried: CarriedHolds::default(),
         expected: HashMap::default(),
         store: Seen::default(),
     };
-    feeder.run(span)
+    fed.run(span)
 }
 
-impl Feeder<'_> {
+impl FedReplay<'_> {
     fn run(&mut self, span: &Span) -> Result<Fed, CannotReplay> {
         let which = span.calls(self.process);
-        let mut agenda = Agenda::new(self.process, which.clone(), span.first);
         let judged = &self.process.calls[which.start as usize..which.end as usize];
         let is_over = |call: &&trace::Call| self.process.last(call).at < span.until;
         let mut fed = Fed {
@@ -110,11 +130,16 @@ impl Feeder<'_> {
             first: None,
             store: Seen::default(),
         };
+        self.plan_line();
+        self.plan_call();
         let mut items = Vec::new();
-        while let Some(at) = agenda.next(&mut items)
-            && at < span.until
+        // There is no timer: the log has every instant.
+        while let Some(now) = self.replay.agenda_mut().next_moment()
+            && now.as_nanos() < span.until
         {
-            if let Err(difference) = self.at(at, &items)? {
+            self.replay.advance(now);
+            self.take_instant(&mut items);
+            if let Err(difference) = self.instant(&items)? {
                 fed.first = Some(difference);
                 break;
             }
@@ -125,55 +150,97 @@ impl Feeder<'_> {
         Ok(fed)
     }
 
+    /// Takes everything that the log has for this instant, and plans what follows in it.
+    fn take_instant(&mut self, items: &mut Vec<LogItem>) {
+        items.clear();
+        while let Some(item) = self.replay.pop_due() {
+            items.push(item);
+            let (LogItem::Told { call, step }
+            | LogItem::Changed { call, step }
+            | LogItem::Decided { call, step }) = item
+            else {
+                self.plan_line();
+                continue;
+            };
+            let steps = self.process.calls[call as usize].steps();
+            if step == steps.first {
+                self.plan_call();
+            }
+            if let (_, Some(after)) = self.process.step(call, step) {
+                self.plan_step(call, after);
+            }
+        }
+        items.sort_unstable();
+    }
+
+    /// Plans the next line of the gate.
+    fn plan_line(&mut self) {
+        if let Some(line) = self.lines.next() {
+            let at = Timestamp::from_nanos(self.process.given[line as usize].at);
+            self.replay.plan(at, LogItem::Given(line));
+        }
+    }
+
+    /// Plans the first step of the next call.
+    fn plan_call(&mut self) {
+        if let Some(call) = self.calls.next() {
+            self.plan_step(call, self.process.calls[call as usize].steps().first);
+        }
+    }
+
+    fn plan_step(&mut self, call: u32, step: u32) {
+        let (logged, _) = self.process.step(call, step);
+        let item = match logged.what {
+            what if is_decided(what) => LogItem::Decided { call, step },
+            What::Class(_) | What::Deadline(_) | What::Bucket(_) => LogItem::Changed { call, step },
+            _ => LogItem::Told { call, step },
+        };
+        self.replay.plan(Timestamp::from_nanos(logged.at), item);
+    }
+
     /// Whether this is the last step of its call.
-    fn is_last(&self, item: Item) -> bool {
+    fn is_last(&self, item: LogItem) -> bool {
         match item {
-            Item::Told { call, step }
-            | Item::Changed { call, step }
-            | Item::Decided { call, step } => self.process.step(call, step).1.is_none(),
-            Item::Given(_) => false,
+            LogItem::Told { call, step }
+            | LogItem::Changed { call, step }
+            | LogItem::Decided { call, step } => self.process.step(call, step).1.is_none(),
+            LogItem::Given(_) => false,
         }
     }
 
     /// Everything of one instant: what the scheduler gets, then what it decides.
-    fn at(&mut self, at: u64, group: &[Item]) -> Result<Result<(), Difference>, CannotReplay> {
-        let now = Timestamp::from_nanos(at);
-        let mut expected = mem::take(&mut self.expected);
-        expected.clear();
-        for &item in group {
-            if let Item::Decided { call, step } = item {
-                expected.insert(call, self.process.step(call, step).0.what);
+    fn instant(&mut self, items: &[LogItem]) -> Result<Result<(), Difference>, CannotReplay> {
+        self.expected.clear();
+        for &item in items {
+            if let LogItem::Decided { call, step } = item {
+                let what = self.process.step(call, step).0.what;
+                self.expected.insert(call, what);
             }
         }
-        self.reroute(now, group);
-        for &item in group {
+        self.reroute(items);
+        for &item in items {
             match item {
-                Item::Told { call, step } | Item::Changed { call, step } => {
+                LogItem::Told { call, step } | LogItem::Changed { call, step } => {
                     let what = self.process.step(call, step).0.what;
-                    if let Err(difference) = self.told(now, call, what, &mut expected) {
+                    if let Err(difference) = self.told(call, what) {
                         return Ok(Err(difference));
                     }
                 }
-                Item::Given(nth) => self.given(now, nth)?,
-                Item::Decided { .. } => {}
+                LogItem::Given(nth) => self.given(nth)?,
+                LogItem::Decided { .. } => {}
             }
         }
-        let decided = self.decide(now, &mut expected);
-        self.expected = expected;
-        if self.scheduler.asks_of_quotas() {
-            for question in self.scheduler.quota_questions() {
-                self.store.asked(at, question);
-            }
-            drop(self.scheduler.forgotten_quotas());
-            drop(self.scheduler.quota_troubles());
+        let decided = self.decide();
+        for question in self.replay.quota_questions() {
+            self.store.asked(self.replay.now().as_nanos(), question);
         }
         Ok(decided)
     }
 
     /// Charges waiting calls to other buckets, in the order of their turns, as the gate does.
-    fn reroute(&mut self, now: Timestamp, group: &[Item]) {
-        let changed = group.iter().filter_map(|item| match *item {
-            Item::Changed { call, step } => match self.process.step(call, step).0.what {
+    fn reroute(&mut self, items: &[LogItem]) {
+        let changed = items.iter().filter_map(|item| match *item {
+            LogItem::Changed { call, step } => match self.process.step(call, step).0.what {
                 What::Bucket(to) => Some((call, bucket(to))),
                 _ => None,
             },
@@ -181,20 +248,17 @@ impl Feeder<'_> {
         });
         let to: HashMap<u32, Option<BucketId>> = changed.collect();
         if !to.is_empty() {
-            let scheduler = &mut self.scheduler;
+            let now = self.replay.now();
+            let scheduler = self.replay.scheduler_mut();
             scheduler.reroute_waiting(now, |_, call| to.get(call).copied(), |_, _| ());
         }
     }
 
     /// Asks the scheduler until it sleeps, and compares what it decides.
-    fn decide(
-        &mut self,
-        now: Timestamp,
-        expected: &mut HashMap<u32, What>,
-    ) -> Result<(), Difference> {
+    fn decide(&mut self) -> Result<(), Difference> {
         let mut wrong = None;
-        let mut is_reason = true;
         loop {
+            let expected = &mut self.expected;
             let draw = &mut |call: &mut u32, jitter: Jitter| match expected.remove(call) {
                 Some(What::Postponed(aside)) => Duration::from_nanos(aside),
                 other => {
@@ -202,79 +266,62 @@ impl Feeder<'_> {
                     jitter.min
                 }
             };
-            let (call, decided) = match self.scheduler.next_with(now, draw) {
-                Next::Run { payload, hold, .. } => {
-                    self.states.insert(payload, State::Held(hold));
-                    (payload, Ok(()))
-                }
-                Next::Expired {
-                    payload, refusal, ..
-                } => {
-                    self.states.remove(&payload);
-                    let logged = &self.process.calls[payload as usize];
-                    is_reason = self.is_same(logged, &refusal);
-                    (payload, Err(refusal))
-                }
-                Next::SleepUntil(_) | Next::Idle if self.refuse_late(now, expected) => continue,
-                Next::SleepUntil(_) | Next::Idle => break,
+            let (call, refusal) = match self.replay.decide_with(draw) {
+                Some(Decision::Admitted { call, .. }) => (call, None),
+                Some(Decision::Refused { call, refusal, .. }) => (call, Some(refusal)),
+                None if self.refuse_late() => continue,
+                None => break,
             };
-            let logged = expected.remove(&call);
-            let is_same = match decided {
-                Ok(()) => logged == Some(What::Admitted),
-                Err(_) => logged == Some(What::Expired),
+            let logged = self.expected.remove(&call);
+            let is_same = match &refusal {
+                None => logged == Some(What::Admitted),
+                Some(refusal) => {
+                    let call = &self.process.calls[call as usize];
+                    logged == Some(What::Expired) && self.is_same(call, refusal)
+                }
             };
-            if !is_same || !is_reason {
-                let what = match decided {
-                    Ok(()) => "it is admitted".to_owned(),
-                    Err(refusal) => format!("it is refused: {}", why(&refusal)),
+            if !is_same {
+                let decided = match &refusal {
+                    None => "it is admitted".to_owned(),
+                    Some(refusal) => format!("it is refused: {}", why(refusal)),
                 };
-                wrong.get_or_insert((call, logged, what));
+                wrong.get_or_insert((call, logged, decided));
                 break;
             }
         }
         let Some((call, logged, decided)) = wrong else {
-            return match expected.iter().min_by_key(|(call, _)| **call) {
+            let left = self.expected.iter().min_by_key(|(call, _)| **call);
+            return match left {
                 Some((&call, &what)) => {
                     let decided = "nothing: the call still waits".to_owned();
-                    Err(self.difference(now, call, Some(what), decided))
+                    Err(self.difference(call, Some(what), decided))
                 }
                 None => Ok(()),
             };
         };
-        Err(self.difference(now, call, logged, decided))
+        Err(self.difference(call, logged, decided))
     }
 
     /// Takes a call out that was refused at this instant because it was predicted to start late. The prediction
     /// itself is not made again.
-    fn refuse_late(&mut self, now: Timestamp, expected: &mut HashMap<u32, What>) -> bool {
-        let mut calls = expected.keys().copied();
+    fn refuse_late(&mut self) -> bool {
+        let mut calls = self.expected.keys().copied();
         let Some(call) = calls.find(|&call| self.is_predicted_late(call)) else {
             return false;
         };
-        let Some(State::Waiting(ticket)) = self.states.remove(&call) else {
-            return false;
-        };
-        expected.remove(&call);
-        self.scheduler.cancel(now, ticket);
-        true
+        self.expected.remove(&call);
+        self.replay.cancel(call)
     }
 
     fn is_predicted_late(&self, call: u32) -> bool {
         let reason = self.process.calls[call as usize].reason;
         let reason = reason.map(|reason| &**self.trace.names.get(reason));
-        let waits = matches!(self.states.get(&call), Some(State::Waiting(_)));
-        waits && reason == Some(RefusalReason::PredictedLate.as_str())
+        self.replay.ticket(call).is_some() && reason == Some(RefusalReason::PredictedLate.as_str())
     }
 
-    fn difference(
-        &self,
-        now: Timestamp,
-        call: u32,
-        logged: Option<What>,
-        decided: String,
-    ) -> Difference {
+    fn difference(&self, call: u32, logged: Option<What>, decided: String) -> Difference {
         let call = &self.process.calls[call as usize];
-        let at = now.as_nanos();
+        let at = self.replay.now().as_nanos();
         let name = |name: Option<Name>| name.map_or("none", |name| self.trace.names.get(name));
         let logged = match logged {
             Some(what @ (What::Refused | What::Expired)) => {
@@ -302,82 +349,59 @@ impl Feeder<'_> {
     }
 
     /// The scheduler gets one step of a call.
-    fn told(
-        &mut self,
-        now: Timestamp,
-        number: u32,
-        what: What,
-        expected: &mut HashMap<u32, What>,
-    ) -> Result<(), Difference> {
-        let scheduler = &mut self.scheduler;
-        let state = match (what, self.states.remove(&number)) {
-            (What::Asked(_), None) => return self.asks(now, number, expected),
-            (What::Sent, Some(State::Held(hold))) => {
-                scheduler.sent(now, &hold);
-                State::Held(hold)
+    fn told(&mut self, call: u32, what: What) -> Result<(), Difference> {
+        let now = self.replay.now();
+        let replay = &mut self.replay;
+        let is_possible = match what {
+            What::Asked(_) if replay.stage(call).is_none() => return self.asks(call),
+            What::Sent => replay.sent(call),
+            What::Replied => replay.replied(call),
+            What::Ended(outcome, measured) => replay.finish(call, outcome, measured),
+            What::GivenBack => replay.give_back(call),
+            What::Requeued => replay.requeue(call).is_some(),
+            What::Left | What::Evicted => replay.cancel(call),
+            // A change that came too late for its call changes nothing.
+            What::Class(class) => {
+                if let Some(ticket) = replay.ticket(call) {
+                    let class = self.setup.class(self.trace.names.get(class));
+                    replay.scheduler_mut().reclass(now, ticket, class);
+                }
+                true
             }
-            (What::Replied, Some(State::Held(hold))) => {
-                scheduler.replied(now, &hold);
-                State::Held(hold)
+            What::Deadline(deadline) => {
+                if let Some(ticket) = replay.ticket(call) {
+                    let deadline = deadline.map(Timestamp::from_nanos);
+                    replay.scheduler_mut().set_deadline(ticket, deadline);
+                }
+                true
             }
-            (What::Ended(outcome, measured), Some(State::Held(hold))) => {
-                scheduler.finish(now, hold, outcome, measured);
-                return Ok(());
-            }
-            (What::GivenBack, Some(State::Held(hold))) => {
-                scheduler.give_back(now, hold);
-                return Ok(());
-            }
-            (What::Requeued, Some(State::Held(hold))) => {
-                State::Waiting(scheduler.requeue(now, hold, number))
-            }
-            (What::Left | What::Evicted, Some(State::Waiting(ticket))) => {
-                scheduler.cancel(now, ticket);
-                return Ok(());
-            }
-            (What::Class(class), Some(State::Waiting(ticket))) => {
-                let class = self.setup.class(self.trace.names.get(class));
-                scheduler.reclass(now, ticket, class);
-                State::Waiting(ticket)
-            }
-            (What::Deadline(deadline), Some(State::Waiting(ticket))) => {
-                scheduler.set_deadline(ticket, deadline.map(Timestamp::from_nanos));
-                State::Waiting(ticket)
-            }
-            // A change that came too late for it, or was made for all such calls together.
-            (What::Class(_) | What::Deadline(_) | What::Bucket(_), Some(state)) => state,
-            (What::Class(_) | What::Deadline(_) | What::Bucket(_), None) => return Ok(()),
-            (what, _) => {
-                let decided = "the call is not in a state in which this can happen".to_owned();
-                return Err(self.difference(now, number, Some(what), decided));
-            }
+            // This was done for all such calls together.
+            What::Bucket(_) => true,
+            _ => false,
         };
-        self.states.insert(number, state);
-        Ok(())
+        if is_possible {
+            return Ok(());
+        }
+        let decided = "the call is not in a state in which this can happen".to_owned();
+        Err(self.difference(call, Some(what), decided))
     }
 
-    fn asks(
-        &mut self,
-        now: Timestamp,
-        number: u32,
-        expected: &mut HashMap<u32, What>,
-    ) -> Result<(), Difference> {
+    fn asks(&mut self, number: u32) -> Result<(), Difference> {
         let logged = &self.process.calls[number as usize];
         let call = submitted(self.trace, &self.setup, logged, logged.deadline());
-        match self.scheduler.submit(now, call, number) {
-            Ok(ticket) => {
-                self.states.insert(number, State::Waiting(ticket));
-                if expected.get(&number) != Some(&What::Refused) {
+        match self.replay.submit(number, call) {
+            Ok(_) => {
+                if self.expected.get(&number) != Some(&What::Refused) {
                     return Ok(());
                 }
                 let decided = "it is taken in".to_owned();
-                Err(self.difference(now, number, Some(What::Refused), decided))
+                Err(self.difference(number, Some(What::Refused), decided))
             }
-            Err((refusal, _)) => match expected.remove(&number) {
+            Err(refusal) => match self.expected.remove(&number) {
                 Some(What::Refused) if self.is_same(logged, &refusal) => Ok(()),
                 other => {
                     let decided = format!("it is refused: {}", why(&refusal));
-                    Err(self.difference(now, number, other, decided))
+                    Err(self.difference(number, other, decided))
                 }
             },
         }
@@ -402,35 +426,32 @@ impl Feeder<'_> {
     }
 
     /// The scheduler is given something else.
-    fn given(&mut self, now: Timestamp, nth: u32) -> Result<(), CannotReplay> {
+    fn given(&mut self, nth: u32) -> Result<(), CannotReplay> {
         let given = &self.process.given[nth as usize];
         if given.again && given.at != self.begin {
             return Ok(());
         }
+        let names = &self.trace.names;
         if let Event::QuotaAnswer(answer) = &given.what {
-            let of = quota_key(answer.key, &self.trace.names);
+            let of = quota_key(answer.key, names);
             self.store.answered(given.at, of, answer);
         }
+        let now = self.replay.now();
+        let scheduler = self.replay.scheduler_mut();
         match &given.what {
             Event::Reload(configured) => {
                 self.setup = setup(&self.trace.known, configured)?;
                 self.phase = configured.phase;
-                let policy = self.setup.policy(self.phase);
-                self.scheduler.apply(now, policy);
+                scheduler.apply(now, self.setup.policy(self.phase));
             }
             Event::Costs(costs) => {
                 self.setup.take_costs(costs);
-                let policy = self.setup.policy(self.phase);
-                self.scheduler.apply(now, policy);
+                scheduler.apply(now, self.setup.policy(self.phase));
             }
-            event => give(
-                &mut self.scheduler,
-                now,
-                event,
-                &self.setup,
-                &self.trace.names,
-                &mut self.carried,
-            ),
+            event => {
+                let setup = &self.setup;
+                give(scheduler, now, event, setup, names, &mut self.carried);
+            }
         }
         Ok(())
     }

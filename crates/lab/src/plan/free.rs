@@ -1,23 +1,21 @@
 //! A free run: the calls of a log arrive at a scheduler that decides by itself, and a backend takes as
 //! long for each as it took in the log.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::iter::Peekable;
 use std::ops::Range;
 use std::time::Duration;
 
 use foldhash::HashMap;
 use tidegate_limits::call::BucketId;
 use tidegate_limits::quota::StoreTime;
-use tidegate_limits::scheduler::{Jitter, QuotaAsk, QuotaQuestion, Supplier, Supply};
-use tidegate_limits::{Call, Caller, Hold, Scheduler, Step as Next, Ticket, Timestamp};
+use tidegate_limits::scheduler::{QuotaAsk, QuotaQuestion, Supplier, Supply};
+use tidegate_limits::{Call, Caller, Scheduler, Timestamp};
 use tidegate_record::kind::BucketFields;
+use tidegate_replay::{Decision, Predictions, Ranked, Replay};
 
 use super::feed::submitted;
 use super::give::{CarriedHolds, give, set_bucket};
 use super::given::Event;
-use super::load::{Load, Service, service, tick};
+use super::load::{Load, Service, TICK, service};
 use super::names::{Name, Names};
 use super::rules::Matched;
 use super::setup::{CannotReplay, Setup, setup};
@@ -126,8 +124,8 @@ pub(super) enum By<'c> {
     Config(&'c Setup, &'c Matched),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Thing {
+#[derive(Debug)]
+enum FreeEvent {
     Given(u32),
     Ended(u32),
     Sent(u32),
@@ -135,13 +133,24 @@ enum Thing {
     Arrives(u32),
     Leaves(u32),
     /// A question to the store of quotas is answered, or the record that it watches has changed.
-    Answered(u32),
+    Answered(Box<QuotaQuestion>),
 }
 
-/// A call that is not over.
-enum State {
-    Waiting(Ticket),
-    Held(Hold),
+/// Events of one instant happen in the order of their kinds, and then of the log.
+impl Ranked for FreeEvent {
+    type Rank = (u8, u32);
+
+    fn rank(&self) -> Self::Rank {
+        match *self {
+            Self::Given(line) => (0, line),
+            Self::Ended(call) => (1, call),
+            Self::Sent(call) => (2, call),
+            Self::Replied(call) => (3, call),
+            Self::Arrives(call) => (4, call),
+            Self::Leaves(call) => (5, call),
+            Self::Answered(_) => (6, 0),
+        }
+    }
 }
 
 /// How the calls and rate limits of a log are those of another config.
@@ -205,7 +214,7 @@ impl<'t> Other<'t> {
     }
 }
 
-struct World<'t> {
+struct FreeReplay<'t> {
     load: &'t Load<'t>,
     setup: Setup,
     /// How the calls of the log are those of another config; `None` if the log's own decides.
@@ -213,20 +222,14 @@ struct World<'t> {
     phase: Duration,
     /// The instant of the line with the first config.   ns
     begin: u64,
-    scheduler: Scheduler<u32>,
-    /// The call that has just come, if such are refused that are predicted to start too late.
-    begun: Option<Ticket>,
-    states: HashMap<u32, State>,
+    replay: Replay<u32, FreeEvent>,
     carried: CarriedHolds,
     run: Run,
-    /// Events that keep the time they have in the log, in order: lines of the gate, and calls.
-    next_given: Peekable<Range<u32>>,
-    next_call: Peekable<Range<u32>>,
+    /// Lines of the gate and calls of the log that are not planned yet. They keep the time that they have in the log, in
+    /// order, so it is enough to plan one of each at a time.
+    lines: Range<u32>,
+    calls: Range<u32>,
     store: Store<'t>,
-    /// All questions to it, until they are answered.
-    questions: Vec<Option<QuotaQuestion>>,
-    /// Events that follow from earlier ones in this run.
-    agenda: BinaryHeap<Reverse<(u64, Thing)>>,
 }
 
 /// Runs the calls of a process freely.
@@ -248,153 +251,147 @@ pub(super) fn run<'t>(load: &'t Load<'t>, by: &By<'t>, seed: u64) -> Result<Run,
     };
     let phase = configured.phase;
     let until = process.given.partition_point(|given| given.at < span.until);
-    let mut world = World {
-        scheduler: Scheduler::with_seed(setup.policy(phase), seed).beginning(start.begins()),
+    let scheduler = Scheduler::with_seed(setup.policy(phase), seed).beginning(start.begins());
+    let mut free = FreeReplay {
+        replay: Replay::new(scheduler),
         setup,
-        begun: None,
         other,
         phase,
         begin: start.at,
-        states: HashMap::default(),
         carried: CarriedHolds::default(),
         run: Run {
             ran: vec![None; process.calls.len()],
             limits: Names::default(),
         },
-        next_given: (span.first..u32::try_from(until).unwrap_or(u32::MAX)).peekable(),
-        next_call: span.calls(process).peekable(),
+        lines: span.first..u32::try_from(until).unwrap_or(u32::MAX),
+        calls: span.calls(process),
         store: Store::new(load.store),
-        questions: Vec::new(),
-        agenda: BinaryHeap::new(),
         load,
     };
-    if world.other.is_some() {
+    free.replay.set_timer_step(Duration::from_nanos(TICK));
+    free.set_predictions();
+    if free.other.is_some() {
         let now = Timestamp::from_nanos(start.at);
-        let (rules, keys_max) = world.setup.quotas();
+        let (rules, keys_max) = free.setup.quotas();
+        let scheduler = free.replay.scheduler_mut();
         if !rules.is_empty() {
-            world.scheduler.set_quotas(now, rules, keys_max);
+            scheduler.set_quotas(now, rules, keys_max);
             // As long as the log has no better one.
             let clock = phase + now.since(Timestamp::ZERO);
             let time = StoreTime::between(now, clock, clock);
-            world.scheduler.learn_store_time(now, time);
+            scheduler.learn_store_time(now, time);
         }
-        for (id, rule) in world.setup.buckets() {
+        for (id, rule) in free.setup.buckets() {
             // There are no more than a sidecar may have.
-            let _ = world.scheduler.set_bucket(now, id, rule.clone());
+            let _ = scheduler.set_bucket(now, id, rule.clone());
         }
     }
-    world.go_on(&mut Random::new(seed, JITTER_STREAM))?;
-    Ok(world.run)
+    free.go_on(&mut Random::new(seed, JITTER_STREAM))?;
+    Ok(free.run)
 }
 
-impl World<'_> {
-    fn plan(&mut self, at: u64, thing: Thing) {
-        self.agenda.push(Reverse((at, thing)));
+impl FreeReplay<'_> {
+    fn plan(&mut self, at: u64, event: FreeEvent) {
+        self.replay.plan(Timestamp::from_nanos(at), event);
+    }
+
+    /// The present instant.   ns
+    const fn at(&self) -> u64 {
+        self.replay.now().as_nanos()
+    }
+
+    /// Without early refusals, predictions would change nothing in the result.
+    fn set_predictions(&mut self) {
+        let predictions = match self.setup.settings.early_refusal {
+            true => Predictions::RefuseLate,
+            false => Predictions::Off,
+        };
+        self.replay.set_predictions(predictions);
     }
 
     fn go_on(&mut self, random: &mut Random) -> Result<(), CannotReplay> {
-        let mut wake = None;
-        loop {
-            let next = self.next();
-            let at = next.map(|(at, _)| at);
-            let Some(now) = [at, wake].into_iter().flatten().min() else {
-                return Ok(());
-            };
-            if let Some((at, thing)) = next
-                && at == now
-            {
-                self.take(thing);
-                self.happens(now, thing)?;
+        self.plan_line();
+        self.plan_call();
+        while let Some(now) = self.replay.next_moment() {
+            self.replay.advance(now);
+            if let Some(event) = self.replay.pop_due() {
+                self.happens(event)?;
             }
-            let next = self.let_through(now, random);
-            self.ask_store(now);
-            wake = next.map(|wake| {
+            self.let_through(random);
+            self.ask_store();
+            if self.replay.wake().is_some() {
                 let late = &self.load.late;
                 let nth = usize::try_from(random.below(late.len().max(1) as u64)).unwrap_or(0);
-                wake + late.get(nth).copied().map_or(0, u64::from)
-            });
+                let late = late.get(nth).copied().map_or(0, u64::from);
+                self.replay.delay_wake(Duration::from_nanos(late));
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans the next line of the gate.
+    fn plan_line(&mut self) {
+        if let Some(line) = self.lines.next() {
+            let at = self.load.process.given[line as usize].at;
+            self.plan(at, FreeEvent::Given(line));
         }
     }
 
-    /// Returns the next event and its instant. Events of one instant come in the order of [`Thing`].
-    fn next(&mut self) -> Option<(u64, Thing)> {
-        let process = self.load.process;
-        // With closed clients, a call that follows another one comes after its end.
-        let chains = self.load.chains.as_ref();
-        let follows = |call: u32| chains.is_some_and(|chains| chains.follows[call as usize]);
-        while self.next_call.next_if(|&call| follows(call)).is_some() {}
-        let given = self.next_given.peek();
-        let given = given.map(|&nth| (process.given[nth as usize].at, Thing::Given(nth)));
-        let call = self.next_call.peek();
-        let call = call.map(|&call| {
-            let asked = process.asked(&process.calls[call as usize]);
-            (asked, Thing::Arrives(call))
-        });
-        let planned = self.agenda.peek().map(|Reverse(planned)| *planned);
-        [given, call, planned].into_iter().flatten().min()
-    }
-
-    /// Carries out an event that is due now.
-    fn take(&mut self, thing: Thing) {
-        let is_planned = |planned: Option<&Reverse<(u64, Thing)>>| {
-            planned.is_some_and(|Reverse((_, planned))| *planned == thing)
-        };
-        match thing {
-            Thing::Given(_) => drop(self.next_given.next()),
-            _ if is_planned(self.agenda.peek()) => drop(self.agenda.pop()),
-            _ => drop(self.next_call.next()),
+    /// Plans the next call that keeps the time that it has in the log.
+    fn plan_call(&mut self) {
+        let load = self.load;
+        if let Some(call) = self.calls.find(|&call| !load.follows(call)) {
+            let asked = load.process.asked(&load.process.calls[call as usize]);
+            self.plan(asked, FreeEvent::Arrives(call));
         }
     }
 
-    fn happens(&mut self, at: u64, thing: Thing) -> Result<(), CannotReplay> {
-        let now = Timestamp::from_nanos(at);
-        match thing {
-            Thing::Given(nth) => return self.given(now, nth),
-            Thing::Arrives(call) => self.arrives(at, call),
-            Thing::Leaves(call) => {
-                if let Some(&State::Waiting(ticket)) = self.states.get(&call) {
-                    self.scheduler.cancel(now, ticket);
-                    self.ends(at, call, Ending::Left);
+    fn happens(&mut self, event: FreeEvent) -> Result<(), CannotReplay> {
+        let at = self.at();
+        match event {
+            FreeEvent::Given(line) => {
+                self.plan_line();
+                return self.given(line);
+            }
+            FreeEvent::Arrives(call) => {
+                if !self.load.follows(call) {
+                    self.plan_call();
+                }
+                self.arrives(call);
+            }
+            FreeEvent::Leaves(call) => {
+                if self.replay.cancel(call) {
+                    self.ends(call, Ending::Left);
                 }
             }
-            Thing::Sent(call) => {
-                if let Some(State::Held(hold)) = self.states.get(&call) {
-                    self.scheduler.sent(now, hold);
-                }
+            FreeEvent::Sent(call) => {
+                self.replay.sent(call);
                 if let Some(ran) = &mut self.run.ran[call as usize] {
                     ran.sent = at;
                 }
             }
-            Thing::Replied(call) => {
-                if let Some(State::Held(hold)) = self.states.get(&call) {
-                    self.scheduler.replied(now, hold);
-                }
+            FreeEvent::Replied(call) => {
+                self.replay.replied(call);
             }
-            Thing::Answered(nth) => self.answered(at, nth),
-            Thing::Ended(call) => {
-                if let Some(State::Held(hold)) = self.states.remove(&call) {
-                    let Service {
-                        outcome, measured, ..
-                    } = self.load.service(call);
-                    self.scheduler.finish(now, hold, outcome, measured);
-                }
+            FreeEvent::Answered(question) => self.answered(*question),
+            FreeEvent::Ended(call) => {
+                let Service {
+                    outcome, measured, ..
+                } = self.load.service(call);
+                self.replay.finish(call, outcome, measured);
                 if let Some(ran) = &mut self.run.ran[call as usize] {
                     ran.ended = at;
                 }
-                self.next_of(at, call);
+                self.next_of(call);
             }
         }
         Ok(())
     }
 
     /// Takes the questions to the store of quotas. Their answers come later.
-    fn ask_store(&mut self, at: u64) {
-        if !self.scheduler.asks_of_quotas() {
-            return;
-        }
-        drop(self.scheduler.forgotten_quotas());
-        drop(self.scheduler.quota_troubles());
-        for question in self.scheduler.quota_questions() {
+    fn ask_store(&mut self) {
+        let at = self.at();
+        for question in self.replay.quota_questions() {
             let comes = match question.ask {
                 QuotaAsk::Watch(_) => self.load.store.next_change(&question.of, at),
                 // The log has what was configured.
@@ -402,81 +399,75 @@ impl World<'_> {
                 _ => Some(at + self.load.store.latency()),
             };
             if let Some(comes) = comes {
-                let nth = u32::try_from(self.questions.len()).expect("a run has fewer draws");
-                self.questions.push(Some(question));
-                self.plan(comes, Thing::Answered(nth));
+                self.plan(comes, FreeEvent::Answered(Box::new(question)));
             }
         }
     }
 
-    fn answered(&mut self, at: u64, nth: u32) {
-        let now = Timestamp::from_nanos(at);
-        let question = self.questions[nth as usize].take();
-        let QuotaQuestion { at: key, of, ask } = question.expect("it is answered once");
-        match self.store.answer(at, &of, ask) {
+    fn answered(&mut self, question: QuotaQuestion) {
+        let QuotaQuestion { at: key, of, ask } = question;
+        let now = self.replay.now();
+        let scheduler = self.replay.scheduler_mut();
+        match self.store.answer(now.as_nanos(), &of, ask) {
             Some((question, reply)) => {
                 // The ledger asks again after a time between these.
                 let entropy = u64::MAX / 2;
-                self.scheduler
-                    .answer_quota(now, key, question, reply, entropy);
+                scheduler.answer_quota(now, key, question, reply, entropy);
             }
-            None => self.scheduler.tell_quota(now, key),
+            None => scheduler.tell_quota(now, key),
         }
     }
 
     /// A line of the gate. The health of the backend is what it was in the log: its probes, which
     /// depend on calls, are left out.
-    fn given(&mut self, now: Timestamp, nth: u32) -> Result<(), CannotReplay> {
+    fn given(&mut self, nth: u32) -> Result<(), CannotReplay> {
         let Load { trace, process, .. } = self.load;
         let given = &process.given[nth as usize];
         if given.again && given.at != self.begin {
             return Ok(());
         }
+        let now = self.replay.now();
+        let scheduler = self.replay.scheduler_mut();
         match (&given.what, &self.other) {
             (Event::Reload(configured), None) => {
                 self.setup = setup(&trace.known, configured)?;
                 self.phase = configured.phase;
-                let policy = self.setup.policy(self.phase);
-                self.scheduler.apply(now, policy);
+                scheduler.apply(now, self.setup.policy(self.phase));
+                self.set_predictions();
             }
             (Event::Costs(costs), None) => {
                 self.setup.take_costs(costs);
-                let policy = self.setup.policy(self.phase);
-                self.scheduler.apply(now, policy);
+                scheduler.apply(now, self.setup.policy(self.phase));
             }
             (Event::Supply(it), _) if it.by == Supplier::Health && is_probe(it.supply) => {}
             (Event::Bucket(it), Some(other)) => {
                 if let Some(id) = other.made(it.0) {
-                    set_bucket(&mut self.scheduler, now, id, self.setup.rule(&it.1));
+                    set_bucket(scheduler, now, id, self.setup.rule(&it.1));
                 }
             }
             (Event::BucketGone(id), Some(other)) => {
                 if let Some(id) = other.made(*id) {
-                    self.scheduler.remove_bucket(now, id, |_| None);
+                    scheduler.remove_bucket(now, id, |_| None);
                 }
             }
             (Event::Fill(it), Some(other)) => {
                 if let Some(id) = other.bucket(it.0) {
-                    self.scheduler.supply_fill(now, id, it.1);
+                    scheduler.supply_fill(now, id, it.1);
                 }
             }
-            (Event::QuotaAnswer(it), _) => self.scheduler.learn_store_time(now, it.time),
+            (Event::QuotaAnswer(it), _) => scheduler.learn_store_time(now, it.time),
             (Event::Quotas, Some(_)) | (Event::QuotaChanged(_), _) => {}
             (event, _) => {
-                give(
-                    &mut self.scheduler,
-                    now,
-                    event,
-                    &self.setup,
-                    &trace.names,
-                    &mut self.carried,
-                );
+                let (setup, names) = (&self.setup, &trace.names);
+                give(scheduler, now, event, setup, names, &mut self.carried);
             }
         }
         Ok(())
     }
 
-    fn arrives(&mut self, at: u64, number: u32) {
+    fn arrives(&mut self, number: u32) {
+        let now = self.replay.now();
+        let at = now.as_nanos();
         let process = self.load.process;
         let logged = &process.calls[number as usize];
         let (first, last) = (process.asked(logged), process.last(logged));
@@ -489,7 +480,6 @@ impl World<'_> {
             ending: Ending::Left,
             limit: None,
         });
-        let now = Timestamp::from_nanos(at);
         let mut call = submitted(self.load.trace, &self.setup, logged, None);
         call.arrived = Timestamp::from_nanos(shifted(logged.arrived));
         let deadline = logged.deadline();
@@ -500,15 +490,13 @@ impl World<'_> {
                 self.deadline(deadline, bound, &call, now)
             }
         };
-        match self.scheduler.submit(now, call, number) {
-            Ok(ticket) => {
-                self.states.insert(number, State::Waiting(ticket));
-                self.begun = self.setup.settings.early_refusal.then_some(ticket);
+        match self.replay.submit(number, call) {
+            Ok(_) => {
                 if matches!(last.what, What::Left | What::GivenBack | What::Evicted) {
-                    self.plan(shifted(last.at), Thing::Leaves(number));
+                    self.plan(shifted(last.at), FreeEvent::Leaves(number));
                 }
             }
-            Err((refusal, _)) => self.refused(at, number, refusal.limit.as_deref()),
+            Err(refusal) => self.refused(number, refusal.limit.as_deref()),
         }
     }
 
@@ -529,81 +517,56 @@ impl World<'_> {
         }
     }
 
-    fn let_through(&mut self, at: u64, random: &mut Random) -> Option<u64> {
-        let now = Timestamp::from_nanos(at);
-        loop {
-            let draw = &mut |_: &mut u32, jitter: Jitter| jitter.draw(now, random.next());
-            match self.scheduler.next_with(now, draw) {
-                Next::Run {
-                    payload,
-                    hold,
-                    waited,
-                    ..
-                } => {
-                    let held_by = waited.delays.longest().or(waited.held_by.as_ref());
-                    let limit = held_by.map(|limit| self.run.limits.of(limit));
-                    self.states.insert(payload, State::Held(hold));
-                    if let Some(ran) = &mut self.run.ran[payload as usize] {
-                        ran.left_queue = at;
-                        ran.ending = Ending::Answered;
-                        ran.limit = limit;
-                    }
-                    let service = self.load.service(payload);
-                    self.plan(at + service.sent, Thing::Sent(payload));
-                    if let Some(replied) = service.replied {
-                        self.plan(at + replied, Thing::Replied(payload));
-                    }
-                    // After it is sent, also if both take no time.
-                    self.plan(
-                        (at + service.ended).max(at + service.sent + 1),
-                        Thing::Ended(payload),
-                    );
+    fn let_through(&mut self, random: &mut Random) {
+        let at = self.at();
+        // When a pause ends is not in the log.
+        while let Some(decision) = self.replay.decide(&mut || random.next()) {
+            let (call, waited) = match decision {
+                Decision::Admitted { call, waited, .. } => (call, waited),
+                Decision::Refused { call, refusal, .. } => {
+                    self.refused(call, refusal.limit.as_deref());
+                    continue;
                 }
-                Next::Expired {
-                    payload, refusal, ..
-                } => self.refused(at, payload, refusal.limit.as_deref()),
-                Next::SleepUntil(_) | Next::Idle if self.refuse_late(at) => {}
-                Next::SleepUntil(wake) => return Some(tick(wake.as_nanos())),
-                Next::Idle => return None,
+            };
+            let held_by = waited.delays.longest().or(waited.held_by.as_ref());
+            let limit = held_by.map(|limit| self.run.limits.of(limit));
+            if let Some(ran) = &mut self.run.ran[call as usize] {
+                ran.left_queue = at;
+                ran.ending = Ending::Answered;
+                ran.limit = limit;
             }
+            let service = self.load.service(call);
+            self.plan(at + service.sent, FreeEvent::Sent(call));
+            if let Some(replied) = service.replied {
+                self.plan(at + replied, FreeEvent::Replied(call));
+            }
+            // After it is sent, also if both take no time.
+            let ended = service.ended.max(service.sent + 1);
+            self.plan(at + ended, FreeEvent::Ended(call));
         }
-    }
-
-    /// Refuses the call that begins to wait if it is predicted to start too late. When a pause ends is not in the log.
-    fn refuse_late(&mut self, at: u64) -> bool {
-        let Some(ticket) = self.begun.take() else {
-            return false;
-        };
-        let now = Timestamp::from_nanos(at);
-        let Some((refusal, call)) = self.scheduler.refuse_if_late(now, ticket, None) else {
-            self.scheduler.foresee(now, ticket, None);
-            return false;
-        };
-        self.refused(at, call, refusal.limit.as_deref());
-        true
     }
 
     /// A call is refused by this limit.
-    fn refused(&mut self, at: u64, call: u32, limit: Option<&str>) {
+    fn refused(&mut self, call: u32, limit: Option<&str>) {
         if let Some(ran) = &mut self.run.ran[call as usize] {
             ran.limit = limit.map(|limit| self.run.limits.of(limit));
         }
-        self.ends(at, call, Ending::Refused);
+        self.ends(call, Ending::Refused);
     }
 
     /// A call ends without a turn.
-    fn ends(&mut self, at: u64, call: u32, ending: Ending) {
-        self.states.remove(&call);
+    fn ends(&mut self, call: u32, ending: Ending) {
+        let at = self.at();
         if let Some(ran) = &mut self.run.ran[call as usize] {
             ran.ending = ending;
             ran.left_queue = at;
             ran.ended = at;
         }
-        self.next_of(at, call);
+        self.next_of(call);
     }
 
     /// The client of this call asks again, as long after its end as it did in the log.
-    fn next_of(&mut self, at: u64, call: u32) {
+    fn next_of(&mut self, call: u32) {
         let Some(chains) = &self.load.chains else {
             return;
         };
@@ -612,7 +575,8 @@ impl World<'_> {
             let process = self.load.process;
             let over = process.last(&process.calls[call as usize]).at;
             let asked = process.asked(&process.calls[next as usize]);
-            self.plan(at + asked.saturating_sub(over), Thing::Arrives(next));
+            let asks = self.at() + asked.saturating_sub(over);
+            self.plan(asks, FreeEvent::Arrives(next));
         }
     }
 }

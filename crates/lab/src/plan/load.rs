@@ -15,7 +15,7 @@ use crate::random::Random;
 
 /// The sidecar's timer fires at whole milliseconds. With jitter this decides about calls: a call that arrives between two
 /// of them takes a slot that has become free since the last one, before the calls that were set aside.   ns
-const TICK: u64 = 1_000_000;
+pub(super) const TICK: u64 = 1_000_000;
 
 /// How clients behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -62,7 +62,7 @@ pub(super) fn service(process: &Process, call: &trace::Call) -> Option<(u64, Ser
 }
 
 /// When the timer fires, if it is set to this instant.
-pub(super) fn tick(wake: u64) -> u64 {
+fn tick(wake: u64) -> u64 {
     wake.div_ceil(TICK).saturating_mul(TICK)
 }
 
@@ -86,7 +86,7 @@ pub(super) struct Chains {
     /// The call after each call; `u32::MAX` if there is none.
     pub(super) after: Vec<u32>,
     /// Whether another call came before.
-    pub(super) follows: Vec<bool>,
+    follows: Vec<bool>,
 }
 
 impl<'t> Load<'t> {
@@ -135,6 +135,12 @@ impl<'t> Load<'t> {
     /// Calls whose service time is another call's, because they were not sent in the log.
     pub(super) fn drawn(&self) -> u64 {
         self.borrowed.len() as u64
+    }
+
+    /// Whether a call arrives after the end of another one of its client.
+    pub(super) fn follows(&self, call: u32) -> bool {
+        let chains = self.chains.as_ref();
+        chains.is_some_and(|chains| chains.follows[call as usize])
     }
 
     pub(super) fn service(&self, call: u32) -> Service {

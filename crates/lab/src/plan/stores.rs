@@ -7,10 +7,9 @@
 
 use foldhash::HashMap;
 use tidegate_limits::call::QuotaKey;
-use tidegate_limits::quota::{
-    QuestionId, QuotaRecord, RecordVersion, RecordWrite, StoreReply, StoredRecord,
-};
+use tidegate_limits::quota::{QuestionId, QuotaRecord, RecordWrite, StoreReply, StoredRecord};
 use tidegate_limits::scheduler::{QuotaAsk, QuotaQuestion};
+use tidegate_replay::RecordStore;
 
 use super::given::Answered;
 
@@ -136,21 +135,17 @@ impl KeySeen {
 /// The store in a free run.
 pub(super) struct Store<'t> {
     seen: &'t Seen,
-    records: HashMap<QuotaKey, Kept>,
-}
-
-struct Kept {
-    version: RecordVersion,
-    record: QuotaRecord,
-    /// Tokens of the record's window that others drew and that are taken into account.
-    others: i64,
+    records: RecordStore,
+    /// Tokens of each record's window that others drew and that are taken into account.
+    others: HashMap<QuotaKey, i64>,
 }
 
 impl<'t> Store<'t> {
     pub(super) fn new(seen: &'t Seen) -> Self {
         Self {
             seen,
-            records: HashMap::default(),
+            records: RecordStore::default(),
+            others: HashMap::default(),
         }
     }
 
@@ -161,60 +156,37 @@ impl<'t> Store<'t> {
         of: &QuotaKey,
         ask: QuotaAsk,
     ) -> Option<(QuestionId, StoreReply)> {
-        let (question, write) = match ask {
-            QuotaAsk::Time(question) => return Some((question, StoreReply::Time)),
-            QuotaAsk::Read(question) => (question, None),
-            QuotaAsk::Write(question, write) => (question, Some(write)),
-            QuotaAsk::Watch(_) | QuotaAsk::Settings => return None,
+        let (QuotaAsk::Read(question) | QuotaAsk::Write(question, _)) = ask else {
+            return self.records.answer(of, ask);
         };
-        let reply = self.seen.failure(at).unwrap_or_else(|| {
-            self.draw_of_others(at, of);
-            match write {
-                Some(write) => self.write(of, write),
-                None => self.read(of),
-            }
-        });
-        Some((question, reply))
-    }
-
-    fn read(&self, of: &QuotaKey) -> StoreReply {
-        StoreReply::Stands(self.records.get(of).map_or(StoredRecord::Absent, |kept| {
-            StoredRecord::Record {
-                version: kept.version,
-                record: kept.record,
-            }
-        }))
-    }
-
-    fn write(&mut self, of: &QuotaKey, write: RecordWrite) -> StoreReply {
-        let kept = self.records.get(of);
-        if kept.map(|kept| kept.version) != write.replaces {
-            return self.read(of);
+        if let Some(failure) = self.seen.failure(at) {
+            return Some((question, failure));
         }
-        let same_window = kept.filter(|kept| kept.record.window() == write.record.window());
-        let others = same_window.map_or(0, |kept| kept.others);
-        let version = RecordVersion(kept.map_or(0, |kept| kept.version.0) + 1);
-        let kept = Kept {
-            version,
-            record: write.record,
-            others,
-        };
-        self.records.insert(of.clone(), kept);
-        StoreReply::Written(version)
+        self.draw_of_others(at, of);
+        let before = self.window(of);
+        let answer = self.records.answer(of, ask);
+        if self.window(of) != before {
+            self.others.remove(of);
+        }
+        answer
+    }
+
+    /// The window of a record.
+    fn window(&self, of: &QuotaKey) -> Option<u64> {
+        self.records.get(of).map(|(_, record)| record.window())
     }
 
     /// Takes from the record what others drew until then.
     fn draw_of_others(&mut self, at: u64, of: &QuotaKey) {
-        let Some(kept) = self.records.get_mut(of) else {
+        let Some((_, record)) = self.records.get(of) else {
             return;
         };
-        let record = kept.record;
         let drew = self.seen.others(of, record.window(), at);
-        let more = drew - kept.others;
+        let before = self.others.insert(of.clone(), drew).unwrap_or(0);
+        let more = drew - before;
         if more == 0 {
             return;
         }
-        kept.others = drew;
         let full = record.total() - record.reserved();
         let left = record
             .left()
@@ -222,8 +194,7 @@ impl<'t> Store<'t> {
             .min(full);
         let (window, total, reserved) = (record.window(), record.total(), record.reserved());
         if let Ok(record) = QuotaRecord::new(window, left, total, reserved, record.length()) {
-            kept.record = record;
-            kept.version.0 += 1;
+            self.records.put(of, record);
         }
     }
 }
@@ -232,7 +203,7 @@ impl<'t> Store<'t> {
 mod tests {
     use std::time::Duration;
 
-    use tidegate_limits::quota::StoreTime;
+    use tidegate_limits::quota::{RecordVersion, StoreTime};
 
     use super::*;
 

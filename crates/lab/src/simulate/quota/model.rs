@@ -1,13 +1,16 @@
 //! The model: nodes, a store and the network between them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
+use tidegate_limits::call::QuotaKey;
 use tidegate_limits::quota::{
-    Action, Coverage, Ledger, OutagePolicy, QuestionId, QuotaRecord, RecordVersion, RecordWrite,
-    RuleError, RuleSettings, StoreReply, StoreTime, StoredRecord, WaitingCost, WindowRule,
+    Action, Coverage, Ledger, OutagePolicy, QuestionId, RuleError, RuleSettings, StoreReply,
+    StoreTime, WaitingCost, WindowRule,
 };
+use tidegate_limits::scheduler::QuotaAsk;
+use tidegate_replay::{Agenda, Ranked, RecordStore};
 
 use crate::random::Random;
 
@@ -111,12 +114,15 @@ pub(super) struct Window {
     pub(super) spent: Vec<u64>,
 }
 
-enum Event {
+enum QuotaEvent {
     Arrive(usize),
-    /// A request is at the store.
-    Reach(Trip),
-    /// The store's answer is back, with the store's time.
-    Return(Trip, StoreReply, Duration),
+    /// A question of a node is at the store.
+    Reach {
+        node: usize,
+        ask: QuotaAsk,
+        sent: Timestamp,
+    },
+    Return(StoreAnswer),
     Wake(usize),
     /// The key was written since a node asked to be notified.
     Told(usize),
@@ -124,17 +130,22 @@ enum Event {
     Window,
 }
 
-struct Trip {
-    node: usize,
-    question: QuestionId,
-    asked: Asked,
-    sent: Timestamp,
+/// Events of a moment happen as they were planned.
+impl Ranked for QuotaEvent {
+    type Rank = ();
+
+    fn rank(&self) {}
 }
 
-enum Asked {
-    Time,
-    Read,
-    Write(RecordWrite),
+/// An answer of the store on its way to a node.
+struct StoreAnswer {
+    node: usize,
+    question: QuestionId,
+    reply: StoreReply,
+    /// When the question was sent.
+    sent: Timestamp,
+    /// The store's time.
+    stamp: Duration,
 }
 
 struct Node {
@@ -146,35 +157,35 @@ struct Node {
     watches: bool,
 }
 
-struct World<'a> {
+struct QuotaModel<'a> {
     arguments: &'a Arguments,
     rule: WindowRule,
     random: Random,
     /// Nodes and store count alike, but do not know it.
     now: Timestamp,
-    /// By their time, then in the order in which they were planned.
-    events: BTreeMap<(Timestamp, u64), Event>,
-    planned: u64,
+    agenda: Agenda<QuotaEvent>,
     nodes: Vec<Node>,
-    store: Option<(RecordVersion, QuotaRecord)>,
+    store: RecordStore,
+    /// The only key of the store.
+    key: QuotaKey,
     counted: Counted,
     run: Run,
 }
 
 /// Runs it.
 pub(super) fn run(arguments: &Arguments, rule: WindowRule) -> Run {
-    let mut world = World::new(arguments, rule);
-    let end = world.beginning(arguments.windows);
-    while let Some(((at, _), event)) = world.events.pop_first()
+    let mut model = QuotaModel::new(arguments, rule);
+    let end = model.beginning(arguments.windows);
+    while let Some((at, event)) = model.agenda.pop()
         && at <= end
     {
-        world.now = at;
-        world.happen(event);
+        model.now = at;
+        model.happen(event);
     }
-    world.run
+    model.run
 }
 
-impl<'a> World<'a> {
+impl<'a> QuotaModel<'a> {
     fn new(arguments: &'a Arguments, rule: WindowRule) -> Self {
         let nodes = arguments.nodes as usize;
         let node = || Node {
@@ -188,15 +199,18 @@ impl<'a> World<'a> {
             asked: 0,
             spent: vec![0; nodes],
         };
-        let mut world = Self {
+        let mut model = Self {
             arguments,
             rule,
             random: Random::new(arguments.seed, 0),
             now: Timestamp::ZERO,
-            events: BTreeMap::new(),
-            planned: 0,
+            agenda: Agenda::default(),
             nodes: (0..nodes).map(|_| node()).collect(),
-            store: None,
+            store: RecordStore::default(),
+            key: QuotaKey {
+                quota: "quota".into(),
+                key: "".into(),
+            },
             counted: Counted::default(),
             run: Run {
                 windows: vec![window; arguments.windows as usize],
@@ -204,12 +218,13 @@ impl<'a> World<'a> {
             },
         };
         for window in 0..=arguments.windows {
-            world.plan(world.beginning(window), Event::Window);
+            let begins = model.beginning(window);
+            model.agenda.plan(begins, QuotaEvent::Window);
         }
         for node in 0..nodes {
-            world.plan_arrival(node);
+            model.plan_arrival(node);
         }
-        world
+        model
     }
 
     fn beginning(&self, window: u32) -> Timestamp {
@@ -221,15 +236,10 @@ impl<'a> World<'a> {
         self.beginning(self.arguments.windows / 2)
     }
 
-    fn plan(&mut self, at: Timestamp, event: Event) {
-        self.planned += 1;
-        self.events.insert((at, self.planned), event);
-    }
-
     /// Plans something for the end of a way between a node and the store.
-    fn plan_after_way(&mut self, event: Event) {
+    fn plan_after_way(&mut self, event: QuotaEvent) {
         let at = self.now + self.random.between(WAY);
-        self.plan(at, event);
+        self.agenda.plan(at, event);
     }
 
     fn time(&self, node: usize) -> StoreTime {
@@ -269,25 +279,25 @@ impl<'a> World<'a> {
             // The shift is immediate, not after the last gap.
             false => (self.now + gap).min(self.half()),
         };
-        self.plan(next, Event::Arrive(node));
+        self.agenda.plan(next, QuotaEvent::Arrive(node));
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: QuotaEvent) {
         match event {
-            Event::Arrive(node) => self.arrive(node),
-            Event::Reach(trip) => self.reach(trip),
-            Event::Return(trip, reply, stamp) => self.answer(&trip, reply, stamp),
-            Event::Wake(node) => {
+            QuotaEvent::Arrive(node) => self.arrive(node),
+            QuotaEvent::Reach { node, ask, sent } => self.reach(node, ask, sent),
+            QuotaEvent::Return(answer) => self.take_answer(&answer),
+            QuotaEvent::Wake(node) => {
                 self.nodes[node].wakes_at = Timestamp::MAX;
                 self.serve(node);
                 self.drive(node);
             }
-            Event::Told(node) => {
+            QuotaEvent::Told(node) => {
                 self.nodes[node].watches = false;
                 self.nodes[node].ledger.told();
                 self.drive(node);
             }
-            Event::Window => {
+            QuotaEvent::Window => {
                 let mut mark = self.counted;
                 for node in &self.nodes {
                     let counts = node.ledger.now(&node.time.at(self.now)).counts;
@@ -348,62 +358,55 @@ impl<'a> World<'a> {
             next: who.queue.front().map_or(0, |(cost, _)| *cost),
             sum: who.queue.iter().map(|(cost, _)| cost).sum(),
         };
-        let (question, asked) = match who.ledger.next(waiting, &time) {
+        let ask = match who.ledger.next(waiting, &time) {
             Action::Sleep(until) => {
                 who.watches |= who.ledger.watches(&time);
                 let until = until.max(self.now + Duration::from_nanos(1));
                 if until < who.wakes_at {
                     who.wakes_at = until;
-                    self.plan(until, Event::Wake(node));
+                    self.agenda.plan(until, QuotaEvent::Wake(node));
                 }
                 return;
             }
-            Action::Time(question) => (question, Asked::Time),
-            Action::Read(question) => (question, Asked::Read),
-            Action::Write(question, write) => (question, Asked::Write(write)),
+            Action::Time(question) => QuotaAsk::Time(question),
+            Action::Read(question) => QuotaAsk::Read(question),
+            Action::Write(question, write) => QuotaAsk::Write(question, write),
         };
         let sent = self.now;
-        self.plan_after_way(Event::Reach(Trip {
+        self.plan_after_way(QuotaEvent::Reach { node, ask, sent });
+    }
+
+    fn reach(&mut self, node: usize, ask: QuotaAsk, sent: Timestamp) {
+        let answer = self.store.answer(&self.key, ask);
+        let (question, reply) = answer.expect("a ledger asks for nothing else");
+        if matches!(reply, StoreReply::Written(_)) {
+            for other in 0..self.nodes.len() {
+                if self.nodes[other].watches && other != node {
+                    self.plan_after_way(QuotaEvent::Told(other));
+                }
+            }
+        }
+        let stamp = Duration::from_millis(self.now.as_nanos() / 1_000_000);
+        self.plan_after_way(QuotaEvent::Return(StoreAnswer {
             node,
             question,
-            asked,
+            reply,
             sent,
+            stamp,
         }));
     }
 
-    fn reach(&mut self, trip: Trip) {
-        let reply = match (&trip.asked, self.store) {
-            (Asked::Time, _) => StoreReply::Time,
-            (Asked::Write(write), store) if write.replaces == store.map(|(version, _)| version) => {
-                let version = RecordVersion(write.replaces.map_or(0, |version| version.0) + 1);
-                self.store = Some((version, write.record));
-                for node in 0..self.nodes.len() {
-                    if self.nodes[node].watches && node != trip.node {
-                        self.plan_after_way(Event::Told(node));
-                    }
-                }
-                StoreReply::Written(version)
-            }
-            (_, None) => StoreReply::Stands(StoredRecord::Absent),
-            (_, Some((version, record))) => {
-                StoreReply::Stands(StoredRecord::Record { version, record })
-            }
-        };
-        let stamp = Duration::from_millis(self.now.as_nanos() / 1_000_000);
-        self.plan_after_way(Event::Return(trip, reply, stamp));
-    }
-
-    fn answer(&mut self, trip: &Trip, reply: StoreReply, stamp: Duration) {
-        let node = trip.node;
+    fn take_answer(&mut self, answer: &StoreAnswer) {
+        let node = answer.node;
         let who = &mut self.nodes[node];
-        if matches!(reply, StoreReply::Time | StoreReply::Written(_)) {
-            let cause = StoreTime::from_reply(trip.sent, self.now, stamp, RESOLUTION);
+        if matches!(answer.reply, StoreReply::Time | StoreReply::Written(_)) {
+            let cause = StoreTime::from_reply(answer.sent, self.now, answer.stamp, RESOLUTION);
             who.time = who.time.and(&cause);
         }
         let time = self.time(node);
         let entropy = self.random.next();
         let ledger = &mut self.nodes[node].ledger;
-        ledger.done(trip.question, reply, &time, entropy);
+        ledger.done(answer.question, answer.reply, &time, entropy);
         self.serve(node);
         self.drive(node);
     }
