@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate_backends::FinishedCall;
-use tidegate_lab::backend::{Backend, Options};
+use tidegate_lab::backend::{StandInBackend, StandInOptions};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
@@ -138,7 +138,7 @@ async fn a_sufficient_log_gives_values_with_intervals_evidence_a_diff_and_a_plan
 
 #[tokio::test]
 async fn a_short_log_gives_no_advice_and_names_what_it_lacks() {
-    let backend = Backend::start(Options::on_free_ports())
+    let backend = StandInBackend::start(StandInOptions::on_free_ports())
         .await
         .expect("free ports");
     let address = backend.socket_addr().to_string();
@@ -372,11 +372,11 @@ async fn advice_on_a_real_log_is_what_its_calls_waited_at() {
     // Twelve calls at a time, of which three run: a real log of four seconds, each of which then counts as
     // fifteen minutes. The scheduler knows no other time than that of its lines.
     const TIMES: u64 = 900;
-    let backend = Options {
+    let backend = StandInOptions {
         delay: Duration::from_millis(15),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
-    let backend = Backend::start(backend).await.expect("free ports");
+    let backend = StandInBackend::start(backend).await.expect("free ports");
     let address = backend.socket_addr().to_string();
     let sidecar = Sidecar::start(&format!(
         "[[listen]]\nname = \"test\"\nbind = \"127.0.0.1:0\"\n[backend]\nsocket = \"{address}\"\n\

@@ -7,8 +7,11 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tempfile::TempDir;
-use tidegate_lab::audit::{self, Assumptions, Limit, Log, Meets, Report, Scope, Span, Verdict};
-use tidegate_lab::backend::{Backend, Options};
+use tidegate_lab::audit::{
+    self, Assumptions, AuditReport, AuditVerdict, AuditedLimit, CountingScope, CountingSpan, Log,
+    Meets,
+};
+use tidegate_lab::backend::{StandInBackend, StandInOptions};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
@@ -195,7 +198,11 @@ impl World {
     }
 }
 
-fn audited(logs: &[Vec<String>], limits: Vec<Limit>, assumptions: &Assumptions) -> Report {
+fn audited(
+    logs: &[Vec<String>],
+    limits: Vec<AuditedLimit>,
+    assumptions: &Assumptions,
+) -> AuditReport {
     let logs = logs.iter().enumerate().map(|(number, lines)| {
         let text = lines.join("\n");
         Log::new(format!("{number}.log"), Cursor::new(text)).expect("it is in memory")
@@ -211,8 +218,8 @@ fn assumptions(clock_error: u64) -> Assumptions {
     }
 }
 
-fn limit(span: Span, max: u64, scope: Scope) -> Limit {
-    Limit {
+fn limit(span: CountingSpan, max: u64, scope: CountingScope) -> AuditedLimit {
+    AuditedLimit {
         name: "total".into(),
         meets: Meets::Every,
         max,
@@ -233,7 +240,7 @@ struct Truth {
 }
 
 #[track_caller]
-fn check(seed: u64, report: &Report, row: usize, max: u64, truth: &Truth) {
+fn check(seed: u64, report: &AuditReport, row: usize, max: u64, truth: &Truth) {
     let said = report.rows[row].verdict;
     let told = || {
         format!(
@@ -243,25 +250,25 @@ fn check(seed: u64, report: &Report, row: usize, max: u64, truth: &Truth) {
         )
     };
     match said {
-        Verdict::Kept => assert!(truth.now <= max, "{}", told()),
-        Verdict::Exceeded => assert!(truth.now > max, "{}", told()),
-        Verdict::Unknown => {}
+        AuditVerdict::Kept => assert!(truth.now <= max, "{}", told()),
+        AuditVerdict::Exceeded => assert!(truth.now > max, "{}", told()),
+        AuditVerdict::Unknown => {}
     }
     if truth.most <= max {
-        assert_eq!(said, Verdict::Kept, "{}", told());
+        assert_eq!(said, AuditVerdict::Kept, "{}", told());
     }
     if truth.least > max {
-        assert_eq!(said, Verdict::Exceeded, "{}", told());
+        assert_eq!(said, AuditVerdict::Exceeded, "{}", told());
     }
 }
 
 /// Runs seeds; `slack` is how far stamps may be off one another.   ns
-fn agree(processes: usize, error: u64, scope: Scope) {
+fn agree(processes: usize, error: u64, scope: CountingScope) {
     // Two stamps are cut, of two processes twice each; and where they lie anywhere within that,
     // so does what the audit takes to be possible.
     let slack = match scope {
-        Scope::Sidecar => 3 * MICRO,
-        Scope::Together => 8 * MICRO + 4 * error,
+        CountingScope::Sidecar => 3 * MICRO,
+        CountingScope::Together => 8 * MICRO + 4 * error,
     };
     let shift = slack as i64;
     let mut told = [0; 3];
@@ -270,8 +277,8 @@ fn agree(processes: usize, error: u64, scope: Scope) {
         let world = World::new(&mut random, processes, error);
         let logs = world.logs(&mut random, |_| false);
         let parts = match scope {
-            Scope::Sidecar => (0..processes).map(|process| world.of(process)).collect(),
-            Scope::Together => vec![world.of_all()],
+            CountingScope::Sidecar => (0..processes).map(|process| world.of(process)).collect(),
+            CountingScope::Together => vec![world.of_all()],
         };
         let most = |of: &dyn Fn(&World) -> u64| parts.iter().map(of).max().unwrap_or(0);
         let one = |_: &Call| 1;
@@ -290,8 +297,10 @@ fn agree(processes: usize, error: u64, scope: Scope) {
         let first = world.left().next().map(|call| call.process);
         let is_one = world.left().all(|call| Some(call.process) == first);
         let time = |call: &Call| match scope {
-            Scope::Together if !is_one => call.sent,
-            Scope::Sidecar | Scope::Together => world.processes[call.process].wall(call.sent),
+            CountingScope::Together if !is_one => call.sent,
+            CountingScope::Sidecar | CountingScope::Together => {
+                world.processes[call.process].wall(call.sent)
+            }
         };
         let near = |call: &Call| {
             let into = time(call) % WINDOW;
@@ -306,9 +315,9 @@ fn agree(processes: usize, error: u64, scope: Scope) {
         };
         let mut asked = Vec::new();
         for (span, truth) in [
-            (Span::Any(LENGTH), &sliding),
-            (Span::AtOnce, &at_once),
-            (Span::Aligned(LENGTH), &aligned),
+            (CountingSpan::Any(LENGTH), &sliding),
+            (CountingSpan::AtOnce, &at_once),
+            (CountingSpan::Aligned(LENGTH), &aligned),
         ] {
             for max in [truth.now.saturating_sub(1), truth.now, truth.now + 1] {
                 asked.push((limit(span, max, scope), truth));
@@ -338,12 +347,12 @@ impl World {
 
 #[test]
 fn of_each_sidecar_the_verdict_is_that_of_a_count_of_every_span() {
-    agree(2, 20 * MILLI, Scope::Sidecar);
+    agree(2, 20 * MILLI, CountingScope::Sidecar);
 }
 
 #[test]
 fn over_sidecars_whose_clocks_differ_no_verdict_is_ever_wrong() {
-    agree(3, MILLI, Scope::Together);
+    agree(3, MILLI, CountingScope::Together);
 }
 
 #[test]
@@ -360,7 +369,7 @@ fn one_sidecar_needs_no_clock_but_its_own() {
             most: count(WINDOW + 3 * MICRO),
         };
         let max = truth.now - u64::from(seed % 2 == 0 && truth.now > 1);
-        let limit = limit(Span::Any(LENGTH), max, Scope::Together);
+        let limit = limit(CountingSpan::Any(LENGTH), max, CountingScope::Together);
         let report = audited(&logs, vec![limit], &assumptions(40 * MILLI));
         check(seed, &report, 0, max, &truth);
     }
@@ -379,9 +388,9 @@ fn costs_are_summed_as_calls_are_counted() {
             most: cost(WINDOW + 3 * MICRO),
         };
         for max in [truth.now.saturating_sub(1), truth.now] {
-            let limit = Limit {
+            let limit = AuditedLimit {
                 meets: Meets::RateLimit("nova".into()),
-                ..limit(Span::Any(LENGTH), max, Scope::Together)
+                ..limit(CountingSpan::Any(LENGTH), max, CountingScope::Together)
             };
             let report = audited(&logs, vec![limit], &assumptions(0));
             check(seed, &report, 0, max, &truth);
@@ -414,17 +423,17 @@ fn whatever_lines_are_missing_or_out_of_order_nothing_is_kept_that_was_not() {
         let logs = world.logs(&mut random, is_dropped);
         let truth = world.densest(WINDOW, |_| 1);
         let max = truth.saturating_sub(random.random_range(0..3)).max(1) - 1;
-        let scope = Scope::Together;
-        let limit = limit(Span::Any(LENGTH), max + 1, scope);
+        let scope = CountingScope::Together;
+        let limit = limit(CountingSpan::Any(LENGTH), max + 1, scope);
         let mut assumptions = assumptions(MILLI);
         assumptions.reorder = random.random_range(1..30);
         let report = audited(&logs, vec![limit], &assumptions);
         let lines = dropped.iter().filter(|it| **it).count() as u64;
         assert_eq!(report.missing(), lines, "seed {seed}\n{}", report.render());
         match report.verdict {
-            Verdict::Kept => assert!(truth <= max + 1, "seed {seed}\n{}", report.render()),
-            Verdict::Exceeded => assert!(truth > max + 1, "seed {seed}\n{}", report.render()),
-            Verdict::Unknown => {}
+            AuditVerdict::Kept => assert!(truth <= max + 1, "seed {seed}\n{}", report.render()),
+            AuditVerdict::Exceeded => assert!(truth > max + 1, "seed {seed}\n{}", report.render()),
+            AuditVerdict::Unknown => {}
         }
         told[report.verdict as usize] += 1;
     }
@@ -463,8 +472,8 @@ fn a_quota_is_summed_by_key_and_window_over_all_logs() {
         };
         assert_eq!(row.densest, most.to_string(), "seed {seed}");
         let expected = match most > total {
-            true => Verdict::Exceeded,
-            false => Verdict::Kept,
+            true => AuditVerdict::Exceeded,
+            false => AuditVerdict::Kept,
         };
         assert_eq!(report.verdict, expected, "seed {seed}\n{}", report.render());
     }
@@ -743,9 +752,9 @@ async fn logs_that_cannot_be_audited_are_reported_and_never_kept() {
 
 #[tokio::test]
 async fn a_storm_keeps_the_limit_and_exceeds_one_call_less() {
-    let backend = Backend::start(Options {
+    let backend = StandInBackend::start(StandInOptions {
         delay: Duration::from_millis(20),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     })
     .await
     .expect("free ports");

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tidegate::call::Reason;
-use tidegate_lab::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::sidecar::Sidecar;
@@ -17,16 +17,16 @@ const SHORT: &str = "request_timeout = \"200ms\"\nidle_timeout = \"200ms\"";
 /// Timeouts that no test reaches.
 const LONG: &str = "request_timeout = \"10m\"\nidle_timeout = \"10m\"";
 
-async fn backend() -> Running {
-    Backend::start(Options {
+async fn backend() -> RunningBackend {
+    StandInBackend::start(StandInOptions {
         delay: Duration::ZERO,
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     })
     .await
     .expect("free ports")
 }
 
-fn text(backend: &Running, client: &str) -> String {
+fn text(backend: &RunningBackend, client: &str) -> String {
     format!(
         r#"
         [[listen]]
@@ -52,14 +52,14 @@ fn text(backend: &Running, client: &str) -> String {
     )
 }
 
-async fn stack(client: &str) -> (Running, Stack) {
+async fn stack(client: &str) -> (RunningBackend, Stack) {
     let backend = backend().await;
     let stack = Stack::start(&text(&backend, client));
     (backend, stack)
 }
 
 /// No token was drawn, no slot is held, and no connection to the backend was opened.
-async fn untouched(backend: &Running, stack: &Stack) {
+async fn untouched(backend: &RunningBackend, stack: &Stack) {
     stack.at_rest().await;
     for (rule, now) in stack.gate.limits_now().0 {
         assert_eq!(now.used, 0, "{}", rule.name);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::app::metrics::Metrics;
-use tidegate_lab::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tidegate_runtime::metric::Definition;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -345,7 +345,7 @@ impl Prometheus {
 }
 
 /// More calls than the limits admit within max_wait, so that some are refused.
-fn config(backend: &Running) -> String {
+fn config(backend: &RunningBackend) -> String {
     format!(
         r#"
         [[listen]]
@@ -400,11 +400,11 @@ const SHOWN_BY_A_STORM: [&str; 9] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_prometheus_that_scraped_a_storm_answers_every_query() {
     let until = Instant::now() + Duration::from_secs(40);
-    let options = Options {
+    let options = StandInOptions {
         delay: Duration::from_millis(50),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
-    let backend = Backend::start(options).await.expect("free ports");
+    let backend = StandInBackend::start(options).await.expect("free ports");
     let sidecar = Sidecar::start(&config(&backend)).await;
     let Some(prometheus) = Prometheus::start(sidecar.admin) else {
         return;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::call::{Reason, Verdict};
-use tidegate_lab::backend::{Backend, Options};
+use tidegate_lab::backend::{StandInBackend, StandInOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -193,7 +193,7 @@ async fn a_backend_that_recovers_gets_every_waiting_call() {
         };
         crate::support::until(|| !stack.gate.is_up(destination), || "still up".to_owned()).await;
         stack.busy(0, 50).await;
-        let backend = Backend::start(Options {
+        let backend = StandInBackend::start(StandInOptions {
             socket: if protocol == "socket" {
                 addr
             } else {
@@ -205,7 +205,7 @@ async fn a_backend_that_recovers_gets_every_waiting_call() {
                 "127.0.0.1:0".parse().expect("an address")
             },
             delay: Duration::from_millis(5),
-            ..Options::default()
+            ..StandInOptions::default()
         })
         .await
         .expect("the port is free");
@@ -259,9 +259,9 @@ async fn a_pooled_connection_that_was_closed_meanwhile_costs_no_call() {
 
 #[tokio::test]
 async fn one_pooled_connection_serves_calls_that_follow_one_another() {
-    let backend = Backend::start(Options {
+    let backend = StandInBackend::start(StandInOptions {
         delay: Duration::ZERO,
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     })
     .await
     .expect("free ports");

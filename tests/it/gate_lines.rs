@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tidegate::admit::{Journal, QuotaRules, SchedulerEvent};
 use tidegate::call::Would;
-use tidegate_lab::backend::{Backend, Options};
+use tidegate_lab::backend::{StandInBackend, StandInOptions};
 use tidegate_limits::Timestamp;
 use tidegate_runtime::lock;
 use tokio::task::JoinSet;
@@ -61,9 +61,9 @@ fn steps(line: &Value) -> Vec<(&str, u64, &Value)> {
 
 #[tokio::test]
 async fn a_storm_leaves_every_instant_of_the_scheduler_in_its_lines() {
-    let backend = Backend::start(Options {
+    let backend = StandInBackend::start(StandInOptions {
         delay: Duration::from_millis(20),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     })
     .await
     .expect("free ports");
@@ -153,11 +153,11 @@ async fn a_storm_leaves_every_instant_of_the_scheduler_in_its_lines() {
 
 #[tokio::test]
 async fn a_backend_that_goes_down_and_comes_back_is_in_the_lines_of_the_gate() {
-    let options = || Options {
+    let options = || StandInOptions {
         delay: Duration::from_millis(1),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
-    let backend = Backend::start(options()).await.expect("free ports");
+    let backend = StandInBackend::start(options()).await.expect("free ports");
     let sidecar = Sidecar::start(&config(&backend.socket_addr().to_string(), 100)).await;
     let addr = sidecar.listener("test").await;
     ask(addr, array("guest_list", "U1")).await;
@@ -222,9 +222,9 @@ impl Journal for NotedEvents {
 /// opened since they were asked last, which changes their order.
 #[tokio::test]
 async fn an_instant_at_which_waiting_calls_are_asked_is_noted_if_nothing_else_is() {
-    let backend = Backend::start(Options {
+    let backend = StandInBackend::start(StandInOptions {
         delay: Duration::from_secs(60),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     })
     .await
     .expect("free ports");

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use tidegate_lab::backend::{Backend, Options};
+use tidegate_lab::backend::{StandInBackend, StandInOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -459,7 +459,7 @@ async fn an_absolute_target_overrides_the_host() {
 
 #[tokio::test]
 async fn an_array_in_http_dress_goes_to_the_socket_backend_and_keeps_its_status() {
-    let backend = Backend::start(Options::on_free_ports())
+    let backend = StandInBackend::start(StandInOptions::on_free_ports())
         .await
         .expect("free ports");
     let stack = Stack::start(&format!(
@@ -510,7 +510,7 @@ async fn an_array_in_http_dress_goes_to_the_socket_backend_and_keeps_its_status(
 
 #[tokio::test]
 async fn no_backend_for_a_call_is_said_with_501() {
-    let backend = Backend::start(Options::on_free_ports())
+    let backend = StandInBackend::start(StandInOptions::on_free_ports())
         .await
         .expect("free ports");
     let stack = Stack::start(&format!(

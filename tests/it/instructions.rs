@@ -17,8 +17,8 @@ use std::thread;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tidegate_lab::backend::{self, Backend, Running};
-use tidegate_lab::bench::{self, Protocol};
+use tidegate_lab::backend::{self, RunningBackend, StandInBackend};
+use tidegate_lab::bench::{self, TargetProtocol};
 use tokio::runtime::Runtime;
 
 use crate::child::Process;
@@ -45,14 +45,14 @@ fn a_call_and_its_pure_stages_take_no_more_instructions_than_they_may() {
     }
     let stages = stages();
     let runtime = Runtime::new().expect("threads");
-    let backend = runtime.block_on(Backend::start(backend::Options {
+    let backend = runtime.block_on(StandInBackend::start(backend::StandInOptions {
         delay: Duration::ZERO,
-        ..backend::Options::on_free_ports()
+        ..backend::StandInOptions::on_free_ports()
     }));
     let backend = backend.expect("free ports");
     let (socket, http) = thread::scope(|scope| {
-        let socket = scope.spawn(|| call(&runtime, &backend, Protocol::Socket));
-        let http = call(&runtime, &backend, Protocol::Http);
+        let socket = scope.spawn(|| call(&runtime, &backend, TargetProtocol::Socket));
+        let http = call(&runtime, &backend, TargetProtocol::Http);
         (socket.join().expect("it counted"), http)
     });
     let call = BTreeMap::from([("socket".to_owned(), socket), ("http".to_owned(), http)]);
@@ -119,7 +119,7 @@ fn stages() -> BTreeMap<String, f64> {
 }
 
 /// Instructions of one call through the program.
-fn call(runtime: &Runtime, backend: &Running, protocol: Protocol) -> f64 {
+fn call(runtime: &Runtime, backend: &RunningBackend, protocol: TargetProtocol) -> f64 {
     let mut counts = Vec::new();
     for calls in CALLS {
         counts.push(calls_of(runtime, backend, protocol, calls));
@@ -128,7 +128,12 @@ fn call(runtime: &Runtime, backend: &Running, protocol: Protocol) -> f64 {
 }
 
 /// Instructions of a process that serves this number of calls, from its start to its end.
-fn calls_of(runtime: &Runtime, backend: &Running, protocol: Protocol, calls: u64) -> u64 {
+fn calls_of(
+    runtime: &Runtime,
+    backend: &RunningBackend,
+    protocol: TargetProtocol,
+    calls: u64,
+) -> u64 {
     let config = format!(
         r#"
         [[listen]]
@@ -168,13 +173,13 @@ fn calls_of(runtime: &Runtime, backend: &Running, protocol: Protocol, calls: u64
         let line = lines.iter().find(fits)?;
         field(line, "address").parse().ok()
     });
-    let load = bench::run(bench::Options {
+    let load = bench::run(bench::BenchOptions {
         target,
         protocol,
         connections: 1,
         calls: Some(calls),
         seconds: PATIENCE,
-        ..bench::Options::default()
+        ..bench::BenchOptions::default()
     });
     let report = runtime.block_on(load).expect("a load that can be run");
     assert_eq!((report.ok, report.failed), (calls, 0), "{report:?}");

@@ -3,15 +3,17 @@
 
 use std::process::Command;
 
-use tidegate_lab::simulate::leases::{Arguments, Outcome, Rule, Scenario, run, write_summaries};
+use tidegate_lab::simulate::leases::{
+    DoormanScenario, LeasesArguments, LeasesOutcome, Rule, run, write_summaries,
+};
 
 use crate::sidecar::with_programs;
 
-const THREE: Scenario = Scenario::ALL[2];
-const SEVEN: Scenario = Scenario::ALL[6];
+const THREE: DoormanScenario = DoormanScenario::ALL[2];
+const SEVEN: DoormanScenario = DoormanScenario::ALL[6];
 
-fn arguments(scenario: &[u8], runs: u32) -> Arguments {
-    Arguments {
+fn arguments(scenario: &[u8], runs: u32) -> LeasesArguments {
+    LeasesArguments {
         scenario: scenario.to_vec(),
         runs,
         seed: 1,
@@ -21,7 +23,7 @@ fn arguments(scenario: &[u8], runs: u32) -> Arguments {
     }
 }
 
-fn above(outcome: &Outcome) -> usize {
+fn above(outcome: &LeasesOutcome) -> usize {
     let samples = outcome.samples.iter();
     samples
         .filter(|sample| sample.has > 500.0 * (1.0 + 1e-9))
@@ -93,7 +95,7 @@ fn with_a_safe_share_for_each_of_45_clients_every_scenario_holds() {
 
 #[test]
 fn the_same_seed_gives_the_same_run_in_all_seven_scenarios() {
-    for scenario in Scenario::ALL {
+    for scenario in DoormanScenario::ALL {
         let once = run(&scenario, 9, Rule::Confirmed, 0);
         // Where an order is left to chance, two runs agree by chance now and then.
         for _ in 0..3 {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tidegate_lab::backend::Running;
+use tidegate_lab::backend::RunningBackend;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
@@ -18,7 +18,7 @@ use crate::support::{PATIENCE, array, ask, closed_port, replying, until};
 /// A sidecar whose stderr is where a shell has put it.
 struct Redirected {
     _child: Child,
-    _backend: Running,
+    _backend: RunningBackend,
     front: SocketAddr,
     admin: SocketAddr,
     folder: TempDir,

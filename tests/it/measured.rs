@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::app::metrics::Metrics;
 use tidegate::telemetry::calls::Durations;
-use tidegate_lab::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tidegate_runtime::metric::TimeLimits;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ use crate::sidecar::Sidecar;
 use crate::support::{PATIENCE, array, ask, json, sending};
 
 /// A limit of a function that binds, and one of all calls that does not.
-fn config(backend: &Running) -> String {
+fn config(backend: &RunningBackend) -> String {
     format!(
         r#"
         [[listen]]
@@ -66,11 +66,11 @@ const HELD: &str = r#"tidegate_limit_held_seconds_total{limit="function:guest_li
 
 #[tokio::test]
 async fn a_limit_of_a_function_shows_the_time_that_its_calls_waited() {
-    let options = Options {
+    let options = StandInOptions {
         delay: Duration::from_millis(5),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
-    let backend = Backend::start(options).await.expect("free ports");
+    let backend = StandInBackend::start(options).await.expect("free ports");
     let sidecar = Sidecar::start(&config(&backend)).await;
     let addr = sidecar.listener("test").await;
     storm(addr, 15).await;

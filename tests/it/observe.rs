@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_lab::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -82,12 +82,12 @@ fn narrow(backend: &str, modes: &str, more: &str) -> String {
     )
 }
 
-async fn backend() -> Running {
-    let options = Options {
+async fn backend() -> RunningBackend {
+    let options = StandInOptions {
         delay: Duration::from_millis(20),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
-    Backend::start(options).await.expect("free ports")
+    StandInBackend::start(options).await.expect("free ports")
 }
 
 /// Asks this many times at once.
@@ -359,13 +359,13 @@ async fn a_quota_that_observes_draws_for_its_calls_and_holds_none() {
 #[tokio::test]
 async fn a_backend_that_restarts_and_clients_that_leave_stay_in_no_shadow() {
     // No other test has this address, so the port is free again after the backend has ended.
-    let on = |socket: SocketAddr| Options {
+    let on = |socket: SocketAddr| StandInOptions {
         socket,
         delay: Duration::from_millis(20),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
     let free = "127.0.77.1:0".parse().expect("an address");
-    let backend = Backend::start(on(free)).await.expect("a free port");
+    let backend = StandInBackend::start(on(free)).await.expect("a free port");
     let at = backend.socket_addr();
     let config = config(&at.to_string(), "in_turn", r#"mode = "observe""#);
     let sidecar = Sidecar::start(&config).await;
@@ -387,11 +387,11 @@ async fn a_backend_that_restarts_and_clients_that_leave_stay_in_no_shadow() {
     sidecar.log().wait_from(0, &down).await;
     // Time in which nothing happens but probes.
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let options = Options {
+    let options = StandInOptions {
         socket: at,
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
-    let _backend = Backend::start(options)
+    let _backend = StandInBackend::start(options)
         .await
         .expect("the port is free again");
     waiting.join_all().await;

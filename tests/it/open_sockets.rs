@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidegate_lab::backend::{Backend, Options};
+use tidegate_lab::backend::{StandInBackend, StandInOptions};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -131,7 +131,7 @@ fn clients(addr: SocketAddr) -> (Arc<Met>, JoinSet<()>) {
 
 /// Exchanges a sidecar ten times under clients. Returns what they met.
 async fn ten_exchanges(kind: &str, signal: &str) -> (Arc<Met>, usize) {
-    let backend = Backend::start(Options::on_free_ports())
+    let backend = StandInBackend::start(StandInOptions::on_free_ports())
         .await
         .expect("it listens");
     let dir = TempDir::new().expect("a folder");
@@ -201,7 +201,7 @@ async fn without_a_service_manager_a_restart_refuses_connects() {
 /// The file of a socket unit belongs to the service manager, and stays.
 #[tokio::test]
 async fn a_socket_file_of_the_service_manager_is_used_and_stays() {
-    let backend = Backend::start(Options::on_free_ports())
+    let backend = StandInBackend::start(StandInOptions::on_free_ports())
         .await
         .expect("it listens");
     let dir = TempDir::new().expect("a folder");
@@ -228,7 +228,7 @@ async fn a_socket_file_of_the_service_manager_is_used_and_stays() {
 /// Clients of a listener that a reload removes must not wait for ever.
 #[tokio::test]
 async fn a_service_manager_forgets_the_socket_of_a_listener_that_is_gone() {
-    let backend = Backend::start(Options::on_free_ports())
+    let backend = StandInBackend::start(StandInOptions::on_free_ports())
         .await
         .expect("it listens");
     let dir = TempDir::new().expect("a folder");

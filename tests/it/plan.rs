@@ -9,7 +9,7 @@ mod unknown;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_lab::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
@@ -56,12 +56,12 @@ fn config(backend: &str, postpone: &str, total: u32, burst: u32) -> String {
     )
 }
 
-async fn backend() -> Running {
-    let options = Options {
+async fn backend() -> RunningBackend {
+    let options = StandInOptions {
         delay: Duration::from_millis(20),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
-    Backend::start(options).await.expect("free ports")
+    StandInBackend::start(options).await.expect("free ports")
 }
 
 /// A storm with clients that leave, reloads, and a backend that is unreachable in the middle.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tidegate::call::Reason;
-use tidegate_lab::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tokio::task::JoinSet;
 
 use crate::plan::plan_with;
@@ -13,16 +13,16 @@ use crate::support::{Answer, array, ask, both, json};
 
 const HTTP: &str = "GET /guests HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 
-async fn backend() -> Running {
-    let options = Options {
+async fn backend() -> RunningBackend {
+    let options = StandInOptions {
         delay: Duration::from_millis(200),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
-    Backend::start(options).await.expect("free ports")
+    StandInBackend::start(options).await.expect("free ports")
 }
 
 /// A config for one call at a time, of 200 ms: ten of a storm have time.
-fn config(backend: &Running, queue: &str) -> String {
+fn config(backend: &RunningBackend, queue: &str) -> String {
     let backend = both(backend.socket_addr(), backend.http_addr());
     format!(
         r#"

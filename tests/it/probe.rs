@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 use tidegate::tools::check::probe::CHECKS;
-use tidegate_lab::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tidegate_runtime::zookeeper;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
@@ -242,7 +242,7 @@ fn config(backend: &str, sections: &str) -> String {
 }
 
 /// A config of these sections before a backend that answers.
-fn before(backend: &Running, sections: &str) -> String {
+fn before(backend: &RunningBackend, sections: &str) -> String {
     let lines = format!(
         "kind = \"zvm\"\nsocket = \"{}\"\nhttp = \"http://{}\"",
         backend.socket_addr(),
@@ -251,8 +251,8 @@ fn before(backend: &Running, sections: &str) -> String {
     config(&lines, sections)
 }
 
-async fn backend() -> Running {
-    Backend::start(Options::on_free_ports())
+async fn backend() -> RunningBackend {
+    StandInBackend::start(StandInOptions::on_free_ports())
         .await
         .expect("free ports")
 }

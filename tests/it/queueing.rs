@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::call::{Facts, Reason, Verdict};
-use tidegate_lab::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tidegate_limits::Timestamp;
 use tokio::task::JoinSet;
 
 use crate::support::{Stack, array, both, densest, json, listens, read_until, sending, until};
 
-async fn backend(delay: Duration) -> Running {
-    Backend::start(Options {
+async fn backend(delay: Duration) -> RunningBackend {
+    StandInBackend::start(StandInOptions {
         delay,
         break_in_flight: 12,
         break_per_second: 45,
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     })
     .await
     .expect("free ports")
@@ -27,7 +27,7 @@ const POSTPONED: [&str; 2] = [
     "postpone = \"jitter\"\npostpone_jitter = [\"20ms\", \"60ms\"]",
 ];
 
-fn text(backend: &Running, queue: &str, limits: &str) -> String {
+fn text(backend: &RunningBackend, queue: &str, limits: &str) -> String {
     let backend = both(backend.socket_addr(), backend.http_addr());
     listens(
         "",
@@ -81,7 +81,7 @@ fn most_in_flight(facts: &[Facts]) -> usize {
 }
 
 /// Asserts by the oracle that a run held every limit over every span.
-fn assert_bounds(facts: &[Facts], seen: &Running, per_second: usize, outstanding: usize) {
+fn assert_bounds(facts: &[Facts], seen: &RunningBackend, per_second: usize, outstanding: usize) {
     let dense = densest(&sent(facts), Duration::from_secs(1));
     assert!(dense <= per_second, "{dense} sent within a second");
     let most = most_in_flight(facts);
@@ -274,9 +274,9 @@ async fn a_users_call_at_the_door_goes_before_the_polls_of_a_full_queue() {
 
 #[tokio::test]
 async fn a_token_passes_a_full_queue_and_a_busy_backend() {
-    let backend = Backend::start(Options {
+    let backend = StandInBackend::start(StandInOptions {
         delay: Duration::from_secs(2),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     })
     .await
     .expect("free ports");

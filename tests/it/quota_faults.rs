@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate_lab::audit::{self, Log, Report, Verdict};
+use tidegate_lab::audit::{self, AuditReport, AuditVerdict, Log};
 use tokio::time::sleep;
 
 use self::account::{Account, Evidence, UNDER_WAY};
@@ -81,7 +81,7 @@ impl Plan {
 /// The result of a run.
 struct Outcome {
     account: Account,
-    report: Report,
+    report: AuditReport,
     done: Vec<Done>,
     counts: Counts,
 }
@@ -162,7 +162,7 @@ impl Outcome {
         let account = &self.account;
         assert_eq!(account.over, [], "windows that were exceeded");
         assert_eq!(account.over_by_arrival, [], "windows that were exceeded");
-        assert_ne!(self.report.verdict, Verdict::Exceeded);
+        assert_ne!(self.report.verdict, AuditVerdict::Exceeded);
         assert_eq!(account.twice, 0, "calls came twice");
         assert!(
             account.late_awake <= UNDER_WAY,
@@ -244,9 +244,9 @@ impl Outcome {
             how("local") + how("waited") + how("refused"),
             account.over.len(),
             match self.report.verdict {
-                Verdict::Kept => "kept",
-                Verdict::Unknown => "cannot be told",
-                Verdict::Exceeded => "EXCEEDED",
+                AuditVerdict::Kept => "kept",
+                AuditVerdict::Unknown => "cannot be told",
+                AuditVerdict::Exceeded => "EXCEEDED",
             },
             account.late as f64 / 1e3,
             account.late_awake as f64 / 1e3,
@@ -341,7 +341,7 @@ async fn budgets_that_are_not_shared_are_found_to_be_exceeded() {
     };
     let outcome = run(&plan, Store::Memory).await;
     assert!(!outcome.account.over.is_empty());
-    assert_eq!(outcome.report.verdict, Verdict::Exceeded);
+    assert_eq!(outcome.report.verdict, AuditVerdict::Exceeded);
 }
 
 /// The long run: `make quota-faults`, which says what can be set.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tidegate_lab::backend::{Backend, Options, Report, Running};
+use tidegate_lab::backend::{BackendStatistics, RunningBackend, StandInBackend, StandInOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -97,15 +97,20 @@ const CASES: [Case<'static>; 7] = [
     },
 ];
 
-async fn backend(delay: Duration) -> Running {
-    let options = Options {
+async fn backend(delay: Duration) -> RunningBackend {
+    let options = StandInOptions {
         delay,
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
-    Backend::start(options).await.expect("it listens")
+    StandInBackend::start(options).await.expect("it listens")
 }
 
-fn config(bind: SocketAddr, backend: &Running, after_crash: &str, case: &Case<'_>) -> String {
+fn config(
+    bind: SocketAddr,
+    backend: &RunningBackend,
+    after_crash: &str,
+    case: &Case<'_>,
+) -> String {
     let Case {
         limits,
         sections,
@@ -179,7 +184,7 @@ async fn restarts(
     times: usize,
     case: &Case<'_>,
     ledger: Ledger,
-) -> (Report, Duration, Vec<String>) {
+) -> (BackendStatistics, Duration, Vec<String>) {
     let backend = backend(case.delay).await;
     let addr = closed_port();
     // Longer than a call takes.
@@ -219,7 +224,7 @@ async fn restarts(
 }
 
 /// Excess of what the backend saw over the limit; `None` if it held.
-fn excess(case: &Case<'_>, report: &Report, took: Duration) -> Option<String> {
+fn excess(case: &Case<'_>, report: &BackendStatistics, took: Duration) -> Option<String> {
     let most = case.burst.map(|burst| {
         let filled = took.as_secs_f64() * f64::from(case.per_second);
         f64::from(burst) + filled + 1.0

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tidegate::config::ConfigPlace;
-use tidegate_lab::simulate::{Arguments, Report, Style, Verdict, simulate, write_reports};
+use tidegate_lab::simulate::{
+    ScenarioArguments, ScenarioReport, ScenarioVerdict, Style, simulate, write_reports,
+};
 
 /// Fewer files than this means that they were looked for in the wrong place.
 const FILES_MIN: usize = 16;
@@ -24,7 +26,7 @@ fn files() -> Vec<PathBuf> {
 }
 
 /// Runs a scenario that has no mistake.
-fn report(text: &str) -> Report {
+fn report(text: &str) -> ScenarioReport {
     match simulate("scenario.toml", text, None) {
         Ok(report) => report,
         Err(problems) => panic!("{problems}"),
@@ -500,8 +502,8 @@ fn the_worst_of_all_files_decides() {
     let broken = file("broken.toml", &format!("{TWENTY}\n[expect]\nanswered = 20"));
     let wrong = file("wrong.toml", "answered = 3");
     let missing = directory.path().join("missing.toml");
-    let check = |files: &[&PathBuf], json: bool, expected: Verdict| {
-        let arguments = Arguments {
+    let check = |files: &[&PathBuf], json: bool, expected: ScenarioVerdict| {
+        let arguments = ScenarioArguments {
             files: files.iter().map(|file| file.to_path_buf()).collect(),
             json,
             seed: None,
@@ -516,11 +518,15 @@ fn the_worst_of_all_files_decides() {
         let text = |bytes| String::from_utf8(bytes).expect("what is written is UTF-8");
         (text(out), text(complaints))
     };
-    check(&[&good], false, Verdict::Holds);
-    let (out, complaints) = check(&[&broken, &good], false, Verdict::Broken);
+    check(&[&good], false, ScenarioVerdict::Holds);
+    let (out, complaints) = check(&[&broken, &good], false, ScenarioVerdict::Broken);
     assert!(out.contains("BROKEN  answered = 20, found 19"), "{out}");
     assert_eq!(complaints, "");
-    let (out, complaints) = check(&[&wrong, &broken, &missing], true, Verdict::Unusable);
+    let (out, complaints) = check(
+        &[&wrong, &broken, &missing],
+        true,
+        ScenarioVerdict::Unusable,
+    );
     let json: serde_json::Value = serde_json::from_str(&out).expect("the output is JSON");
     assert_eq!(json[0]["all"]["answered"], 19);
     assert_eq!(json[0]["expectations"][0]["holds"], false);

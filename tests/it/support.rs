@@ -29,7 +29,7 @@ use tidegate::listen::{self, Connections, InheritedSockets};
 use tidegate::pipeline::Pipeline;
 use tidegate::protocol::{self, AcceptedConnection, Conversation, Stop, StreamDrain};
 use tidegate::tasks::Tasks;
-use tidegate_lab::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
 use tidegate_runtime::{Clock, Live};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -302,13 +302,13 @@ pub(crate) fn serve<S: Serve>(
 }
 
 /// A stand-in backend that answers after this time, with at least this many bytes.
-pub(crate) async fn replying(delay: Duration, reply_bytes: usize) -> Running {
-    let options = Options {
+pub(crate) async fn replying(delay: Duration, reply_bytes: usize) -> RunningBackend {
+    let options = StandInOptions {
         delay,
         reply_bytes,
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
-    Backend::start(options).await.expect("free ports")
+    StandInBackend::start(options).await.expect("free ports")
 }
 
 /// The origin of a TCP call without identity headers.

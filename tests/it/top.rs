@@ -16,17 +16,17 @@ use std::thread;
 use ratatui::layout::Rect;
 use ratatui::style::Color;
 use serde_json::{Value, json};
-use tidegate_lab::top::{Key, Look, Model, Screen, draw, plain};
+use tidegate_lab::top::{Model, PressedKey, Screen, ScreenLook, draw, plain};
 
 use self::terminal::{Terminal, ended};
 use crate::sidecar::with_programs;
 
 const NOW: &str = include_str!("top/now.json");
-const UNICODE: Look = Look {
+const UNICODE: ScreenLook = ScreenLook {
     ascii: false,
     colours: true,
 };
-const ASCII: Look = Look {
+const ASCII: ScreenLook = ScreenLook {
     ascii: true,
     colours: false,
 };
@@ -79,7 +79,7 @@ fn series() -> Value {
         "limits": [{"name": "total", "kind": "window", "used": used, "allowed": allowed}]})
 }
 
-fn model(look: Look) -> Model {
+fn model(look: ScreenLook) -> Model {
     let mut model = Model::new("gate.example:9180".to_owned(), look);
     model.clock_unix_ms = 1_764_000_000_000;
     model.load(&series());
@@ -119,12 +119,12 @@ fn a_screen_shows_what_waits_and_why() {
 fn each_pane_is_shown_on_a_small_screen() {
     let mut model = model(ASCII);
     for name in ["callers", "calls", "backends", "events", "limits"] {
-        assert!(model.press(Key::Next));
+        assert!(model.press(PressedKey::Next));
         check(&format!("small_{name}"), &model, SMALL);
     }
-    assert!(model.press(Key::Letter('c')));
+    assert!(model.press(PressedKey::Letter('c')));
     check("small_limit", &model, SMALL);
-    assert!(model.press(Key::Letter('?')));
+    assert!(model.press(PressedKey::Letter('?')));
     check("small_help", &model, SMALL);
 }
 
@@ -149,7 +149,7 @@ fn without_colours_no_cell_has_one_and_the_text_is_the_same() {
     for (width, height) in [SMALL, LARGE] {
         let area = Rect::new(0, 0, width, height);
         let coloured = draw(&model(UNICODE), area);
-        let plain_look = Look {
+        let plain_look = ScreenLook {
             colours: false,
             ..UNICODE
         };

@@ -20,10 +20,10 @@ use tidegate_advice::advice::{Advice, AdviceRequest, Slo, advise};
 use tidegate_runtime::command::{note, parse_duration, print, shows_progress, tell};
 
 use self::edit::Edited;
-use self::read::{Configs, Format, Logs, ReadError, Reading};
-use self::report::Report;
+use self::read::{Configs, Format, Logs, ReadError, ReadOptions};
+use self::report::AdviceReport;
 use crate::logs::Log;
-use crate::plan::{self, Planned};
+use crate::plan::{self, PlanOutput};
 use tidegate::config::{Config, LoadedConfig, load, read as read_config};
 use tidegate::options::shown::HIDDEN;
 use tidegate::tools::failed;
@@ -31,7 +31,7 @@ use tidegate::tools::service_user::{self, Content};
 
 /// The arguments of `tidegate advise LOG…`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub struct AdviseArguments {
     /// Logs of Tidegate in JSON, of Apache, nginx or HAProxy, in any order; `-` is standard input
     #[arg(required = true, value_name = "LOG")]
     pub logs: Vec<PathBuf>,
@@ -113,7 +113,7 @@ enum Unknown {
 
 /// Reads the logs and prints the advice. Exit code 0 with a value at least, 1 without one, 2 if the
 /// logs cannot be judged or a file cannot be read or written.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &AdviseArguments) -> ExitCode {
     match answered(arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -126,7 +126,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// Whether there is a value at least.
-fn answered(arguments: &Arguments) -> Result<bool, Unknown> {
+fn answered(arguments: &AdviseArguments) -> Result<bool, Unknown> {
     if let Some(path) = arguments.out.as_ref().filter(|path| path.exists()) {
         return Err(Unknown::Exists(path.clone()));
     }
@@ -161,11 +161,11 @@ fn answered(arguments: &Arguments) -> Result<bool, Unknown> {
 }
 
 /// Reads logs, with the progress on a terminal.
-fn samples(arguments: &Arguments) -> Result<Logs, ReadError> {
+fn samples(arguments: &AdviseArguments) -> Result<Logs, ReadError> {
     let opened = arguments.logs.iter().map(|path| Log::open(path));
     let opened = opened.collect::<Result<Vec<_>, _>>()?;
     let shows = shows_progress();
-    let reading = Reading {
+    let reading = ReadOptions {
         format: arguments.log_format.clone(),
         seed: arguments.seed,
     };
@@ -181,7 +181,12 @@ fn samples(arguments: &Arguments) -> Result<Logs, ReadError> {
 }
 
 /// The advice as a config, as a diff, and with its plan.
-fn complete(arguments: &Arguments, logs: &Logs, today: Option<Today>, advice: Advice) -> Report {
+fn complete(
+    arguments: &AdviseArguments,
+    logs: &Logs,
+    today: Option<Today>,
+    advice: Advice,
+) -> AdviceReport {
     let config = today.as_ref().map(|today| &today.config);
     let settings = config.map(|config| &config.admit);
     let mut changes = config::changes(&config::of_each(&advice, logs.sidecars), settings);
@@ -196,7 +201,7 @@ fn complete(arguments: &Arguments, logs: &Logs, today: Option<Today>, advice: Ad
         edited.min_by_key(|edited| edited.left_out.len())
     });
     let plan = planned(arguments, edited.as_ref());
-    Report {
+    AdviceReport {
         advice,
         pasted: config::pasted(&changes) + &comments,
         diff: edited
@@ -217,7 +222,7 @@ fn labels(logs: &Logs) -> BTreeMap<String, String> {
 }
 
 /// Plans the calls of the logs under the advised config, or returns why that is not possible.
-fn planned(arguments: &Arguments, edited: Option<&Edited>) -> Result<Planned, String> {
+fn planned(arguments: &AdviseArguments, edited: Option<&Edited>) -> Result<PlanOutput, String> {
     let Some(edited) = edited else {
         return Err("today's config is not known; --config gives it".to_owned());
     };
@@ -235,7 +240,7 @@ fn planned(arguments: &Arguments, edited: Option<&Edited>) -> Result<Planned, St
 
 /// Writes the advised config to a new file. It may hold a secret, so only its owner can read it, and
 /// the service if root writes it.
-fn write(path: &Path, report: &Report) -> Result<(), Unknown> {
+fn write(path: &Path, report: &AdviceReport) -> Result<(), Unknown> {
     let text = match &report.edited {
         Some(edited) => edited.text(),
         None => report.pasted.clone(),
@@ -255,7 +260,7 @@ fn write(path: &Path, report: &Report) -> Result<(), Unknown> {
 }
 
 /// The config of the arguments, or else of the logs.
-fn today(arguments: &Arguments, logs: &Logs) -> Result<Option<Today>, String> {
+fn today(arguments: &AdviseArguments, logs: &Logs) -> Result<Option<Today>, String> {
     if let Some(path) = &arguments.config {
         let LoadedConfig { config, .. } = load(path).map_err(|error| error.render(false))?;
         let text = std::fs::read_to_string(path)
@@ -275,7 +280,7 @@ fn today(arguments: &Arguments, logs: &Logs) -> Result<Option<Today>, String> {
     }))
 }
 
-fn question(arguments: &Arguments, today: Option<&Today>) -> AdviceRequest {
+fn question(arguments: &AdviseArguments, today: Option<&Today>) -> AdviceRequest {
     let mut question = AdviceRequest {
         slo: arguments.slo,
         seed: arguments.seed,

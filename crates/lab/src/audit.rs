@@ -26,18 +26,18 @@ use std::time::Duration;
 
 use tidegate_runtime::command::{parse_duration, unprinted};
 
-use self::judge::{Event, Judge, Unread};
-use self::line::Line;
+use self::judge::{Judge, PendingDeparture, UncountedCalls};
+use self::line::AuditLine;
 use self::lives::Lives;
-use self::order::Order;
+use self::order::ReorderBuffer;
 use self::report::{Broken, Sidecar};
-use self::seen::Seen;
+use self::seen::SeenIds;
 use self::twice::{Recent, Repeated};
 use crate::logs::{At, merge};
 use tidegate::config;
 
-pub use self::limit::{Limit, Meets, Scope, Span};
-pub use self::report::{Report, Row, Verdict};
+pub use self::limit::{AuditedLimit, CountingScope, CountingSpan, Meets};
+pub use self::report::{AuditReport, AuditVerdict, LimitRow};
 pub use crate::logs::{Log, LogError};
 
 /// Most processes in one run.
@@ -49,7 +49,7 @@ const CLOCK_ERROR_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// The arguments of `tidegate audit LOG…`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub struct AuditArguments {
     /// Access logs in JSON, in any order; `-` is standard input
     #[arg(required = true, value_name = "LOG")]
     pub logs: Vec<PathBuf>,
@@ -59,7 +59,7 @@ pub struct Arguments {
     /// Audit this limit over all sidecars together, such as total=30/1s, guest_list=10/1s:fixed,
     /// class:polling=5/1s, rate_limit:nova=100/1s or outstanding=10
     #[arg(long = "limit", value_name = "NAME=N/WINDOW")]
-    pub limits: Vec<Limit>,
+    pub limits: Vec<AuditedLimit>,
     /// Apply each --limit to each sidecar separately
     #[arg(long)]
     pub per_sidecar: bool,
@@ -112,13 +112,13 @@ pub enum AuditError {
 
 /// Runs the command. Exit code 0 if every limit was kept, 1 if one was exceeded, 2 if that is
 /// unknown or the usage is wrong. `graphical` draws the lines of a config under its mistakes.
-pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
+pub(crate) fn run(arguments: &AuditArguments, graphical: bool) -> ExitCode {
     match write_report(arguments, graphical, &mut io::stdout(), &mut io::stderr()) {
         Ok(verdict) => verdict.into(),
         // The reader has no verdict.
         Err(error) => {
             let _: ExitCode = unprinted(error);
-            Verdict::Unknown.into()
+            AuditVerdict::Unknown.into()
         }
     }
 }
@@ -129,27 +129,27 @@ pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
 ///
 /// A failed write to `out`.
 pub fn write_report(
-    arguments: &Arguments,
+    arguments: &AuditArguments,
     graphical: bool,
     out: &mut impl Write,
     complaints: &mut impl Write,
-) -> io::Result<Verdict> {
+) -> io::Result<AuditVerdict> {
     let mut limits = Vec::new();
     if let Some(path) = &arguments.config {
         match config::load(path) {
-            Ok(checked) => limits.extend(Limit::of(&checked.config)),
+            Ok(checked) => limits.extend(AuditedLimit::of(&checked.config)),
             Err(error) => {
                 let _ = writeln!(complaints, "{}", error.render(graphical).trim_end());
-                return Ok(Verdict::Unknown);
+                return Ok(AuditVerdict::Unknown);
             }
         }
     }
     let scope = match arguments.per_sidecar {
-        true => Scope::Sidecar,
-        false => Scope::Together,
+        true => CountingScope::Sidecar,
+        false => CountingScope::Together,
     };
     let given = arguments.limits.iter().cloned();
-    limits.extend(given.map(|limit| Limit { scope, ..limit }));
+    limits.extend(given.map(|limit| AuditedLimit { scope, ..limit }));
     let logs = arguments.logs.iter().map(|path| Log::open(path));
     let report = match logs.collect() {
         Ok(logs) => audit(logs, limits, &arguments.assumptions),
@@ -169,7 +169,7 @@ pub fn write_report(
             }
             // If that cannot be written, the exit code still shows it.
             let _ = writeln!(complaints, "{told}");
-            Ok(Verdict::Unknown)
+            Ok(AuditVerdict::Unknown)
         }
     }
 }
@@ -181,22 +181,22 @@ pub fn write_report(
 /// A log that cannot be read, too many sidecars, or a clock error that is too large.
 pub fn audit(
     mut logs: Vec<Log>,
-    limits: Vec<Limit>,
+    limits: Vec<AuditedLimit>,
     assumptions: &Assumptions,
-) -> Result<Report, AuditError> {
+) -> Result<AuditReport, AuditError> {
     let clock_error = assumptions.clock_error;
     check_clock_error(clock_error, &limits)?;
     let mut audit = Audit {
         judge: Judge::new(limits, clock_error),
-        order: Order::new(assumptions.reorder as usize),
+        order: ReorderBuffer::new(assumptions.reorder as usize),
         sidecars: Vec::new(),
         lives: Lives::default(),
         numbers: HashMap::new(),
         recent: Recent::default(),
-        report: Report {
+        report: AuditReport {
             logs: logs.len(),
             ignored: assumptions.ignore_missing,
-            ..Report::default()
+            ..AuditReport::default()
         },
         crowded: None,
     };
@@ -207,13 +207,13 @@ pub fn audit(
     Ok(audit.finish())
 }
 
-fn check_clock_error(clock_error: Duration, limits: &[Limit]) -> Result<(), AuditError> {
+fn check_clock_error(clock_error: Duration, limits: &[AuditedLimit]) -> Result<(), AuditError> {
     for limit in limits {
         let window = match limit.span {
-            Span::Any(length) | Span::Aligned(length) => length,
-            Span::AtOnce => 2 * CLOCK_ERROR_MAX,
+            CountingSpan::Any(length) | CountingSpan::Aligned(length) => length,
+            CountingSpan::AtOnce => 2 * CLOCK_ERROR_MAX,
         };
-        if limit.scope == Scope::Together && 2 * clock_error >= window
+        if limit.scope == CountingScope::Together && 2 * clock_error >= window
             || clock_error > CLOCK_ERROR_MAX
         {
             return Err(AuditError::ClockError {
@@ -228,14 +228,14 @@ fn check_clock_error(clock_error: Duration, limits: &[Limit]) -> Result<(), Audi
 /// The text read so far.
 struct Audit {
     judge: Judge,
-    order: Order<Event>,
-    sidecars: Vec<(Sidecar, Seen)>,
+    order: ReorderBuffer<PendingDeparture>,
+    sidecars: Vec<(Sidecar, SeenIds)>,
     lives: Lives,
     /// The index in `sidecars`, by the start time of the process.
     numbers: HashMap<u64, usize>,
     recent: Recent,
     /// Without its sidecars, rows and verdict, which come last.
-    report: Report,
+    report: AuditReport,
     /// The first line of a sidecar beyond [`SIDECARS_MAX`].
     crowded: Option<(String, u64)>,
 }
@@ -244,16 +244,16 @@ impl Audit {
     /// Takes one line. Returns the time up to which the log has been read, if the line contains it.
     fn take(&mut self, at: &At<'_>) -> Option<u64> {
         let call = match line::read(at) {
-            Line::Call(call) => *call,
-            Line::Lost(lines) => {
+            AuditLine::Call(call) => *call,
+            AuditLine::Lost(lines) => {
                 self.report.lost = self.report.lost.saturating_add(lines);
                 return None;
             }
-            Line::Other => {
+            AuditLine::Other => {
                 self.report.others += 1;
                 return None;
             }
-            Line::Broken(why) => {
+            AuditLine::Broken(why) => {
                 self.report.broken += 1;
                 self.show(at, why);
                 return None;
@@ -272,7 +272,7 @@ impl Audit {
                 log: at.log.to_owned(),
                 ..Sidecar::default()
             };
-            self.sidecars.push((sidecar, Seen::default()));
+            self.sidecars.push((sidecar, SeenIds::default()));
             self.lives.begin(at.log, call.started, call.came);
         }
         let (sidecar, seen) = &mut self.sidecars[number];
@@ -316,7 +316,7 @@ impl Audit {
         }
     }
 
-    fn finish(mut self) -> Report {
+    fn finish(mut self) -> AuditReport {
         while let Some(next) = self.order.pop() {
             self.judge.judge(next);
         }
@@ -329,7 +329,7 @@ impl Audit {
             });
         }
         report.late = self.order.late;
-        let unread = Unread {
+        let unread = UncountedCalls {
             // A lost line leaves a gap in the ids, except at the end of a log.
             anywhere: report
                 .lost

@@ -40,12 +40,12 @@ use self::accept::{Port, accept};
 use self::model::{Collapses, Worked};
 use self::recorder::Recorder;
 
-pub use self::model::{Breaks, ModelOptions};
-pub use self::recorder::Report;
+pub use self::model::{ModelOptions, OverloadReaction};
+pub use self::recorder::BackendStatistics;
 
 /// How the backend behaves.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub struct StandInOptions {
     /// Address of the socket protocol; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2001")]
     pub socket: SocketAddr,
@@ -93,13 +93,13 @@ pub struct Options {
     pub model: ModelOptions,
 }
 
-impl Default for Options {
+impl Default for StandInOptions {
     fn default() -> Self {
         crate::defaults()
     }
 }
 
-impl Options {
+impl StandInOptions {
     /// The defaults, on free ports of the loopback address.
     #[must_use]
     pub fn on_free_ports() -> Self {
@@ -116,9 +116,9 @@ impl Options {
 ///
 /// # Errors
 /// An address that cannot be listened on, or options of a model that make no sense.
-pub fn main(options: Options) -> io::Result<ExitCode> {
+pub fn main(options: StandInOptions) -> io::Result<ExitCode> {
     executor(options.threads)?.block_on(async {
-        let running = Backend::start(options).await?;
+        let running = StandInBackend::start(options).await?;
         let mut line = format!(
             "backend: socket protocol on {}, HTTP on {}",
             running.socket_addr(),
@@ -136,19 +136,19 @@ pub fn main(options: Options) -> io::Result<ExitCode> {
 
 /// The stand-in server.
 #[derive(Debug)]
-pub struct Backend {
+pub struct StandInBackend {
     recorder: Recorder,
     model: Option<Worked>,
 }
 
-impl Backend {
+impl StandInBackend {
     /// Listens and serves in the current runtime.
     ///
     /// # Errors
     /// An address that cannot be listened on, or options of a model that make no sense.
     // Async although it never waits: to listen needs a runtime.
     #[allow(clippy::unused_async)]
-    pub async fn start(options: Options) -> io::Result<Running> {
+    pub async fn start(options: StandInOptions) -> io::Result<RunningBackend> {
         let model = Worked::start(&options.model, options.recover)?;
         let recorder = Recorder::new(options)?;
         let backend = Arc::new(Self { recorder, model });
@@ -164,7 +164,7 @@ impl Backend {
         let socket_addr = open(options.socket, Port::Socket)?;
         let http_addr = open(options.http, Port::Http)?;
         let stats_addr = options.stats.map(|at| open(at, Port::Stats)).transpose()?;
-        Ok(Running {
+        Ok(RunningBackend {
             backend,
             acceptors,
             stop: stop.drop_guard(),
@@ -183,8 +183,8 @@ impl Backend {
 
 /// A running backend. A drop ends it.
 #[derive(Debug)]
-pub struct Running {
-    backend: Arc<Backend>,
+pub struct RunningBackend {
+    backend: Arc<StandInBackend>,
     acceptors: JoinSet<()>,
     stop: DropGuard,
     socket_addr: SocketAddr,
@@ -192,7 +192,7 @@ pub struct Running {
     stats_addr: Option<SocketAddr>,
 }
 
-impl Running {
+impl RunningBackend {
     /// The address of the socket protocol.
     #[must_use]
     pub fn socket_addr(&self) -> SocketAddr {
@@ -213,7 +213,7 @@ impl Running {
 
     /// The statistics so far.
     #[must_use]
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> BackendStatistics {
         self.backend.recorder.report()
     }
 
@@ -225,7 +225,10 @@ impl Running {
 
     /// Waits until the statistics satisfy `is_so`. Checks again at each accepted connection, and at
     /// each start and end of a call.
-    pub async fn wait_until(&self, is_so: impl Fn(&Report) -> bool) -> Report {
+    pub async fn wait_until(
+        &self,
+        is_so: impl Fn(&BackendStatistics) -> bool,
+    ) -> BackendStatistics {
         self.backend.recorder.wait_until(is_so).await
     }
 
@@ -236,7 +239,7 @@ impl Running {
 
     /// Stops listening, ends all connections and returns the statistics. The ports are free when
     /// this returns.
-    pub async fn stop(mut self) -> Report {
+    pub async fn stop(mut self) -> BackendStatistics {
         drop(self.stop);
         while self.acceptors.join_next().await.is_some() {}
         self.backend.recorder.report()

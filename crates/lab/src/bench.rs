@@ -31,13 +31,13 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use self::client::{Client, Requests};
-use self::tally::Tally;
+use self::client::{LoadClient, Requests};
+use self::tally::LoadTally;
 
 use crate::framing::is_readable;
 
-pub use self::client::Failure;
-pub use self::tally::Report;
+pub use self::client::CallFailure;
+pub use self::tally::LoadReport;
 
 /// Descriptors that the process needs in addition to its connections.
 const OTHER_DESCRIPTORS: u64 = 32;
@@ -46,7 +46,7 @@ const SCHEDULE_MAX: f64 = 1e9;
 
 /// The protocol of the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Protocol {
+pub enum TargetProtocol {
     /// A connection and a JSON array for each call
     #[default]
     Socket,
@@ -56,13 +56,13 @@ pub enum Protocol {
 
 /// The load and its target.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub struct BenchOptions {
     /// Address of the target
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2000")]
     pub target: SocketAddr,
     /// Protocol of the target
     #[arg(long, value_enum, default_value_t)]
-    pub protocol: Protocol,
+    pub protocol: TargetProtocol,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub connections: u32,
@@ -110,7 +110,7 @@ pub struct Options {
     pub threads: usize,
 }
 
-impl Default for Options {
+impl Default for BenchOptions {
     fn default() -> Self {
         crate::defaults()
     }
@@ -118,25 +118,27 @@ impl Default for Options {
 
 /// The kind of load, after the options are checked.
 #[derive(Clone, Copy, Debug)]
-enum Load {
+enum LoadShape {
     Closed,
     Open { rate: f64 },
     Storm { clients: u32 },
     Hold { connections: u32 },
 }
 
-impl Options {
-    fn load(&self) -> io::Result<Load> {
+impl BenchOptions {
+    fn load(&self) -> io::Result<LoadShape> {
         let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         if self.connections == 0 || self.leave_every == 0 {
             return wrong("--connections and --leave-every must be at least 1");
         }
         match (self.rate, self.storm, self.hold) {
-            (None, None, None) => Ok(Load::Closed),
-            (Some(rate), None, None) if rate > 0.0 && rate.is_finite() => Ok(Load::Open { rate }),
+            (None, None, None) => Ok(LoadShape::Closed),
+            (Some(rate), None, None) if rate > 0.0 && rate.is_finite() => {
+                Ok(LoadShape::Open { rate })
+            }
             (Some(_), None, None) => wrong("--rate must be above 0"),
-            (None, Some(clients), None) => Ok(Load::Storm { clients }),
-            (None, None, Some(connections)) => Ok(Load::Hold { connections }),
+            (None, Some(clients), None) => Ok(LoadShape::Storm { clients }),
+            (None, None, Some(connections)) => Ok(LoadShape::Hold { connections }),
             _ => wrong("only one of --rate, --storm and --hold can be given"),
         }
     }
@@ -147,7 +149,7 @@ impl Options {
 ///
 /// # Errors
 /// As [`run`].
-pub fn main(options: Options) -> io::Result<ExitCode> {
+pub fn main(options: BenchOptions) -> io::Result<ExitCode> {
     let json = options.json;
     let report = executor(options.threads)?.block_on(run(options))?;
     let text = match json {
@@ -164,25 +166,25 @@ pub fn main(options: Options) -> io::Result<ExitCode> {
 /// # Errors
 /// Options that contradict each other, and more connections than the process may open. Failed
 /// calls are in the report.
-pub async fn run(options: Options) -> io::Result<Report> {
+pub async fn run(options: BenchOptions) -> io::Result<LoadReport> {
     let load = options.load()?;
     let connections = match load {
-        Load::Closed | Load::Open { .. } => options.connections,
-        Load::Storm { clients } => clients,
-        Load::Hold { connections } => connections,
+        LoadShape::Closed | LoadShape::Open { .. } => options.connections,
+        LoadShape::Storm { clients } => clients,
+        LoadShape::Hold { connections } => connections,
     };
     check_descriptors(connections)?;
-    if let Load::Hold { connections } = load {
+    if let LoadShape::Hold { connections } = load {
         return hold(options.target, connections, options.seconds).await;
     }
 
     let requests = Arc::new(Requests::new(&options));
     let mut clients = Vec::new();
     for _ in 0..connections {
-        let mut client = Client::new(options.target, Arc::clone(&requests));
+        let mut client = LoadClient::new(options.target, Arc::clone(&requests));
         // A storm opens all its connections at once; otherwise the first call on a connection is
         // like any other.
-        if options.protocol == Protocol::Http && !matches!(load, Load::Storm { .. }) {
+        if options.protocol == TargetProtocol::Http && !matches!(load, LoadShape::Storm { .. }) {
             client.connect().await.map_err(|cause| {
                 let what = format!("cannot connect to {}: {cause}", options.target);
                 io::Error::new(cause.kind(), what)
@@ -191,13 +193,13 @@ pub async fn run(options: Options) -> io::Result<Report> {
         clients.push(client);
     }
 
-    let run = Arc::new(Run::new(options, load, clients.len()));
+    let run = Arc::new(LoadRun::new(options, load, clients.len()));
     let mut workers = JoinSet::new();
     for (index, client) in clients.into_iter().enumerate() {
         workers.spawn(Arc::clone(&run).work(index as u64, client));
     }
     let pacer = StopPacer(Arc::clone(&run));
-    if let Load::Open { .. } = load {
+    if let LoadShape::Open { .. } = load {
         let run = Arc::clone(&run);
         tokio::task::spawn_blocking(move || run.pace());
     }
@@ -209,21 +211,21 @@ pub async fn run(options: Options) -> io::Result<Report> {
 }
 
 /// The state of a load that runs: which call is next, and its scheduled start.
-struct Run {
-    load: Load,
+struct LoadRun {
+    load: LoadShape,
     start: Instant,
-    options: Options,
+    options: BenchOptions,
     /// Calls in all, if limited.
     calls: u64,
     next: AtomicU64,
     workers: usize,
     /// Calls of the open loop that are due.
     due: Semaphore,
-    tally: Tally,
+    tally: LoadTally,
 }
 
 /// Ends the pacing thread at any end of the run.
-struct StopPacer(Arc<Run>);
+struct StopPacer(Arc<LoadRun>);
 
 impl Drop for StopPacer {
     fn drop(&mut self) {
@@ -231,17 +233,17 @@ impl Drop for StopPacer {
     }
 }
 
-impl Run {
-    fn new(options: Options, load: Load, workers: usize) -> Self {
+impl LoadRun {
+    fn new(options: BenchOptions, load: LoadShape, workers: usize) -> Self {
         let calls = match load {
-            Load::Open { rate } => {
+            LoadShape::Open { rate } => {
                 let schedule = (rate * options.seconds.as_secs_f64()).ceil();
                 // At most a thousand million, so the cast is exact.
                 let schedule = schedule.clamp(1.0, SCHEDULE_MAX) as u64;
                 options.calls.unwrap_or(u64::MAX).min(schedule)
             }
-            Load::Storm { clients } => u64::from(clients),
-            Load::Closed | Load::Hold { .. } => options.calls.unwrap_or(u64::MAX),
+            LoadShape::Storm { clients } => u64::from(clients),
+            LoadShape::Closed | LoadShape::Hold { .. } => options.calls.unwrap_or(u64::MAX),
         };
         let start = Instant::now();
         Self {
@@ -252,12 +254,12 @@ impl Run {
             next: AtomicU64::new(0),
             workers,
             due: Semaphore::new(0),
-            tally: Tally::new(start, matches!(load, Load::Storm { .. })),
+            tally: LoadTally::new(start, matches!(load, LoadShape::Storm { .. })),
         }
     }
 
-    async fn work(self: Arc<Self>, index: u64, mut client: Client) {
-        if let Load::Storm { .. } = self.load {
+    async fn work(self: Arc<Self>, index: u64, mut client: LoadClient) {
+        if let LoadShape::Storm { .. } = self.load {
             return self.call(&mut client, index, self.start).await;
         }
         while let Some((call, intended)) = self.next_call().await {
@@ -265,7 +267,7 @@ impl Run {
         }
     }
 
-    async fn call(&self, client: &mut Client, call: u64, intended: Instant) {
+    async fn call(&self, client: &mut LoadClient, call: u64, intended: Instant) {
         let timeout = self.options.timeout;
         let every = u64::from(self.options.leave_every);
         let leaves = self
@@ -277,13 +279,13 @@ impl Run {
         match tokio::time::timeout(patience, client.call(call)).await {
             Ok(outcome) => self.tally.ended(call, intended, outcome),
             Err(_) if leaves.is_some() => self.tally.left(),
-            Err(_) => self.tally.ended(call, intended, Err(Failure::Timeout)),
+            Err(_) => self.tally.ended(call, intended, Err(CallFailure::Timeout)),
         }
     }
 
     /// The next call of a loop, when it is due.
     async fn next_call(&self) -> Option<(u64, Instant)> {
-        let Load::Open { rate } = self.load else {
+        let LoadShape::Open { rate } = self.load else {
             let now = Instant::now();
             if now.duration_since(self.start) >= self.options.seconds {
                 return None;
@@ -306,7 +308,7 @@ impl Run {
 
     /// Releases each call of the open loop when it is due. Runs on a separate thread.
     fn pace(&self) {
-        let Load::Open { rate } = self.load else {
+        let LoadShape::Open { rate } = self.load else {
             return;
         };
         let mut released = 0;
@@ -331,14 +333,14 @@ impl Run {
     /// Calls of the open loop that never started.
     fn unsent(&self) -> u64 {
         match self.load {
-            Load::Open { .. } => self.calls - self.tally.begun().min(self.calls),
+            LoadShape::Open { .. } => self.calls - self.tally.begun().min(self.calls),
             _ => 0,
         }
     }
 }
 
 /// Opens connections that send nothing and keeps them.
-async fn hold(target: SocketAddr, connections: u32, seconds: Duration) -> io::Result<Report> {
+async fn hold(target: SocketAddr, connections: u32, seconds: Duration) -> io::Result<LoadReport> {
     let start = Instant::now();
     let mut held = Vec::new();
     for _ in 0..connections {
@@ -347,7 +349,7 @@ async fn hold(target: SocketAddr, connections: u32, seconds: Duration) -> io::Re
     let opened = start.elapsed();
     tokio::time::sleep(seconds).await;
     let still_open = held.iter().filter(|stream| !is_readable(stream)).count();
-    Ok(Report::held(
+    Ok(LoadReport::held(
         held.len(),
         still_open,
         opened,

@@ -12,31 +12,31 @@ use crate::{advise, audit, backend, bench, demo, plan, relay, simulate, top};
 #[command(name = "tidegate-lab", version = tidegate::cli::VERSION, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: LabCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum LabCommand {
     /// Follow a running sidecar on a screen: what waits, why, and until when
-    Top(top::Arguments),
+    Top(top::TopArguments),
 
     /// Find out from access logs whether a limit was ever exceeded. Exit 0 no, 1 yes, 2 unknown
-    Audit(audit::Arguments),
+    Audit(audit::AuditArguments),
     /// Replay access logs, also under another config. Exit 0 good, 1 not, 2 unknown
-    Plan(plan::Arguments),
+    Plan(plan::PlanArguments),
     /// Say from access logs which limits to set. Exit 0 advice, 1 not enough data, 2 unknown
-    Advise(advise::Arguments),
+    Advise(advise::AdviseArguments),
     /// Run scenario files through the scheduler in virtual time. Exit 1 if an expectation fails
-    Simulate(simulate::Command),
+    Simulate(simulate::SimulateCommand),
 
     /// See Tidegate work: a fragile backend, a storm of calls, with and without it
-    Demo(demo::Options),
+    Demo(demo::DemoOptions),
     /// Run a stand-in z/VM SDK server that falls over when too much arrives
-    Backend(backend::Options),
+    Backend(backend::StandInOptions),
     /// Put load on a proxy or a backend, and measure
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
     /// Run a proxy that does nothing of its own, to compare with
-    Relay(relay::Options),
+    Relay(relay::RelayOptions),
 }
 
 /// The definition of the command line, for its manual pages and completions.
@@ -53,15 +53,15 @@ pub fn main() -> ExitCode {
         Err(error) => return tidegate::cli::usage(&error),
     };
     match cli.command {
-        Command::Top(arguments) => top::run(&arguments),
-        Command::Audit(arguments) => audit::run(&arguments, wants_colours(&std::io::stderr())),
-        Command::Plan(arguments) => plan::run(&arguments),
-        Command::Advise(arguments) => advise::run(&arguments),
-        Command::Simulate(command) => simulate::main(&command),
-        Command::Demo(options) => ended(demo::main(options)),
-        Command::Backend(options) => ended(backend::main(options)),
-        Command::Bench(options) => ended(bench::main(options)),
-        Command::Relay(options) => ended(relay::main(options)),
+        LabCommand::Top(arguments) => top::run(&arguments),
+        LabCommand::Audit(arguments) => audit::run(&arguments, wants_colours(&std::io::stderr())),
+        LabCommand::Plan(arguments) => plan::run(&arguments),
+        LabCommand::Advise(arguments) => advise::run(&arguments),
+        LabCommand::Simulate(command) => simulate::main(&command),
+        LabCommand::Demo(options) => ended(demo::main(options)),
+        LabCommand::Backend(options) => ended(backend::main(options)),
+        LabCommand::Bench(options) => ended(bench::main(options)),
+        LabCommand::Relay(options) => ended(relay::main(options)),
     }
 }
 

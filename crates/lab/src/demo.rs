@@ -19,19 +19,19 @@ use clap::Args;
 use tidegate_runtime::command::{executor, exit_code, print, wants_colours};
 use tokio::task::JoinSet;
 
-use self::progress::Now;
-use crate::backend::{self, Backend, Report, Running};
+use self::progress::StormCounts;
+use crate::backend::{self, BackendStatistics, RunningBackend, StandInBackend};
 use crate::bench;
-use crate::bench::client::{Answer, Client, Requests};
+use crate::bench::client::{CallAnswer, LoadClient, Requests};
 
-pub use self::progress::Progress;
+pub use self::progress::StormProgress;
 
 /// A client that waits longer gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Arguments of the demonstration.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub struct DemoOptions {
     /// End after the storms; exit code 0 if all promises were kept
     #[arg(long)]
     pub once: bool,
@@ -105,7 +105,7 @@ pub struct Wish {
 }
 
 /// A running sidecar.
-pub struct Proxy {
+pub struct DemoProxy {
     /// The sidecar's address for the socket protocol.
     pub addr: SocketAddr,
     /// Ends it when awaited.
@@ -116,9 +116,9 @@ pub struct Proxy {
 ///
 /// # Errors
 /// No free port, or the sidecar does not start.
-pub fn main(options: Options) -> io::Result<ExitCode> {
+pub fn main(options: DemoOptions) -> io::Result<ExitCode> {
     executor(1)?.block_on(async {
-        let progress = Progress::to_stderr();
+        let progress = StormProgress::to_stderr();
         let outcome = run(options.calls, &LIMITS, progress, &sidecar::start).await?;
         let colours = wants_colours(&io::stdout());
         print(&format!("{}\n", outcome.table(colours)))?;
@@ -161,11 +161,11 @@ async fn stay() -> io::Result<()> {
 pub async fn run<F>(
     calls: u32,
     limits: &Limits,
-    progress: Progress,
+    progress: StormProgress,
     start_proxy: &F,
 ) -> io::Result<Storms>
 where
-    F: AsyncFn(Wish) -> io::Result<Proxy>,
+    F: AsyncFn(Wish) -> io::Result<DemoProxy>,
 {
     let mut storms = Vec::new();
     for way in [
@@ -200,12 +200,12 @@ where
     })
 }
 
-async fn fragile(limits: &Limits) -> io::Result<Running> {
-    Backend::start(backend::Options {
+async fn fragile(limits: &Limits) -> io::Result<RunningBackend> {
+    StandInBackend::start(backend::StandInOptions {
         delay: limits.delay,
         break_in_flight: limits.in_flight_breaks,
         break_per_second: limits.per_window_breaks,
-        ..backend::Options::on_free_ports()
+        ..backend::StandInOptions::on_free_ports()
     })
     .await
 }
@@ -215,25 +215,25 @@ async fn storm(
     way: Way,
     calls: u32,
     target: SocketAddr,
-    backend: &Running,
-    progress: Progress,
+    backend: &RunningBackend,
+    progress: StormProgress,
 ) -> Storm {
-    let requests = Arc::new(Requests::new(&bench::Options {
+    let requests = Arc::new(Requests::new(&bench::BenchOptions {
         target,
-        ..bench::Options::default()
+        ..bench::BenchOptions::default()
     }));
     let begun = Instant::now();
     let mut clients = JoinSet::new();
     for call in 0..calls {
-        let mut client = Client::new(target, Arc::clone(&requests));
+        let mut client = LoadClient::new(target, Arc::clone(&requests));
         clients.spawn(async move {
             let answer = tokio::time::timeout(PATIENCE, client.call(u64::from(call))).await;
-            matches!(answer, Ok(Ok(Answer::Ok)))
+            matches!(answer, Ok(Ok(CallAnswer::Ok)))
         });
     }
     let mut redraw = tokio::time::interval(progress.period());
     progress.begin(&way.to_string());
-    let mut now = Now {
+    let mut now = StormCounts {
         calls,
         answered: 0,
         failed: 0,
@@ -298,7 +298,7 @@ pub struct Storm {
     /// Time until the last answer.
     pub took: Duration,
     /// The backend's statistics.
-    pub backend: Report,
+    pub backend: BackendStatistics,
 }
 
 /// The results of all storms.
@@ -450,21 +450,21 @@ mod tests {
             took: Duration::from_secs(9),
             backend,
         };
-        let good = Report {
+        let good = BackendStatistics {
             peak_in_flight: 10,
             densest_second: 40,
-            ..Report::default()
+            ..BackendStatistics::default()
         };
-        let outcome = |jitter: Report| Storms {
+        let outcome = |jitter: BackendStatistics| Storms {
             calls: 300,
             limits: LIMITS,
             storms: vec![
                 storm(
                     Way::Straight,
-                    Report {
+                    BackendStatistics {
                         falls: 1,
                         peak_in_flight: 300,
-                        ..Report::default()
+                        ..BackendStatistics::default()
                     },
                 ),
                 storm(Way::Through(Postpone::InTurn), good.clone()),
@@ -476,15 +476,15 @@ mod tests {
             "the storm past the sidecar promises nothing"
         );
         for bad in [
-            Report {
+            BackendStatistics {
                 falls: 1,
                 ..good.clone()
             },
-            Report {
+            BackendStatistics {
                 peak_in_flight: 11,
                 ..good.clone()
             },
-            Report {
+            BackendStatistics {
                 densest_second: 41,
                 ..good.clone()
             },

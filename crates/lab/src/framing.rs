@@ -39,9 +39,9 @@ impl<S: AsyncRead + Unpin> Http<S> {
     /// # Errors
     /// Of the connection; `UnexpectedEof` if it ends within a head, `InvalidData` if that is too
     /// large.
-    pub(crate) async fn head(&mut self) -> io::Result<Option<Head>> {
+    pub(crate) async fn head(&mut self) -> io::Result<Option<MessageHead>> {
         loop {
-            if let Some(head) = Head::find(&self.bytes) {
+            if let Some(head) = MessageHead::find(&self.bytes) {
                 self.bytes.drain(..head.len);
                 return Ok(Some(head));
             }
@@ -64,17 +64,17 @@ impl<S: AsyncRead + Unpin> Http<S> {
     /// malformed.
     pub(crate) async fn body(
         &mut self,
-        body: Body,
+        body: BodyEnd,
         kept: &mut Vec<u8>,
         most: usize,
     ) -> io::Result<()> {
         match body {
-            Body::Length(length) => self.pass(length, kept, most).await,
-            Body::UntilClose => match self.pass(u64::MAX, kept, most).await {
+            BodyEnd::Length(length) => self.pass(length, kept, most).await,
+            BodyEnd::UntilClose => match self.pass(u64::MAX, kept, most).await {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
                 ended => ended,
             },
-            Body::Chunked => {
+            BodyEnd::Chunked => {
                 loop {
                     let line = self.line().await?;
                     match chunk_size(&line).ok_or(io::ErrorKind::InvalidData)? {
@@ -150,20 +150,20 @@ pub(crate) fn is_readable(stream: &TcpStream) -> bool {
 
 /// The head of a request or a response.
 #[derive(Debug)]
-pub(crate) struct Head {
+pub(crate) struct MessageHead {
     /// Length of the head with the empty line.   bytes
     len: usize,
     /// The request line or status line; empty if it is not UTF-8.
     pub(crate) line: String,
     /// How the body is framed; none if no header says.
-    pub(crate) body: Option<Body>,
+    pub(crate) body: Option<BodyEnd>,
     /// Whether it asks to close the connection.
     pub(crate) close: bool,
     /// Whether it waits for `100 Continue`.
     pub(crate) expects_continue: bool,
 }
 
-impl Head {
+impl MessageHead {
     /// The head at the beginning of `bytes`, if complete.
     fn find(bytes: &[u8]) -> Option<Self> {
         let len = memmem::find(bytes, b"\r\n\r\n")? + 4;
@@ -184,12 +184,12 @@ impl Head {
             let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
             if name.eq_ignore_ascii_case(b"content-length") {
                 match std::str::from_utf8(value).map(str::parse) {
-                    Ok(Ok(length)) => _ = head.body.get_or_insert(Body::Length(length)),
+                    Ok(Ok(length)) => _ = head.body.get_or_insert(BodyEnd::Length(length)),
                     // The end of this message is unclear: read no other message after it.
                     _ => head.close = true,
                 }
             } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
-                head.body = Some(Body::Chunked);
+                head.body = Some(BodyEnd::Chunked);
             } else if name.eq_ignore_ascii_case(b"connection") {
                 head.close |= value.eq_ignore_ascii_case(b"close");
             } else if name.eq_ignore_ascii_case(b"expect") {
@@ -202,7 +202,7 @@ impl Head {
 
 /// Where a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Body {
+pub(crate) enum BodyEnd {
     /// After this many bytes.
     Length(u64),
     /// After the last of its chunks.
@@ -218,22 +218,22 @@ mod tests {
     #[test]
     fn a_head_says_how_its_body_is_framed() {
         let check = |head: &[u8], body, close| {
-            let found = Head::find(head).expect("a whole head");
+            let found = MessageHead::find(head).expect("a whole head");
             assert_eq!((found.body, found.close), (body, close));
             assert_eq!(found.len, head.len());
         };
         check(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", None, false);
         check(
             b"POST / HTTP/1.1\r\nCONTENT-length: 7\r\nConnection: Close\r\n\r\n",
-            Some(Body::Length(7)),
+            Some(BodyEnd::Length(7)),
             true,
         );
         check(
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-            Some(Body::Chunked),
+            Some(BodyEnd::Chunked),
             false,
         );
-        assert!(Head::find(b"GET / HTTP/1.1\r\nHost: a\r\n").is_none());
+        assert!(MessageHead::find(b"GET / HTTP/1.1\r\nHost: a\r\n").is_none());
     }
 
     #[tokio::test]
@@ -246,7 +246,7 @@ mod tests {
                 bytes: Vec::new(),
             };
             let mut payload = Vec::new();
-            let read = http.body(Body::Chunked, &mut payload, usize::MAX).await;
+            let read = http.body(BodyEnd::Chunked, &mut payload, usize::MAX).await;
             read.expect("well-formed chunks");
             assert_eq!(payload, b"hello, sixteen bytes.", "split at {split}");
             let mut rest = http.bytes;

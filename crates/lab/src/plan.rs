@@ -32,9 +32,9 @@ use tidegate_runtime::command::{note, parse_duration, print, shows_progress, unp
 use self::feed::feed;
 pub use self::load::Clients;
 use self::plans::{FreeIdentity, Plan};
-use self::report::{Replayed, Report};
-use self::setup::{Known, Setup};
-use self::span::Span;
+use self::report::{PlanReport, Replayed};
+use self::setup::{KnownConfigs, Setup};
+use self::span::JudgedSpan;
 use self::trace::Trace;
 use crate::logs::{Log, LogError};
 use tidegate::config::{self, Config};
@@ -42,7 +42,7 @@ use tidegate::tools::failed;
 
 /// The arguments of `tidegate plan LOG…`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub struct PlanArguments {
     /// Logs in JSON, written with log.replay = true, in any order; `-` is standard input
     #[arg(required = true, value_name = "LOG")]
     pub logs: Vec<PathBuf>,
@@ -93,13 +93,13 @@ fn percent(text: &str) -> Result<f64, String> {
 
 /// Replays the logs. Exit code 0 if every decision is the same and the bounds hold, 1 if not, 2 if the
 /// logs cannot be read or judged.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &PlanArguments) -> ExitCode {
     let logs = arguments.logs.iter().map(|path| Log::open(path));
     let logs = match logs.collect::<Result<Vec<_>, _>>() {
         Ok(logs) => logs,
         Err(error) => return unusable(error),
     };
-    let mut known = Known::default();
+    let mut known = KnownConfigs::default();
     let mut open = |path: &PathBuf| load(path, &mut known);
     let new = arguments.config.as_ref().map(&mut open).transpose();
     let old = arguments.against.as_ref().map(&mut open).transpose();
@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         (Ok(new), Ok(old), Ok(_)) => (new, old),
         (Err(code), ..) | (_, Err(code), _) | (.., Err(code)) => return code,
     };
-    let progress = Progress::new();
+    let progress = ReplayProgress::new();
     let trace = Trace::read(logs, known, |lines| {
         progress.show(&format!("{lines} lines read"));
     });
@@ -163,11 +163,11 @@ struct HtmlError {
 }
 
 /// Progress that a person at a terminal sees while the logs are read and replayed.
-struct Progress {
+struct ReplayProgress {
     shows: bool,
 }
 
-impl Progress {
+impl ReplayProgress {
     fn new() -> Self {
         Self {
             shows: shows_progress(),
@@ -181,13 +181,13 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ReplayProgress {
     fn drop(&mut self) {
         self.show("");
     }
 }
 
-impl Arguments {
+impl PlanArguments {
     /// Whether a plan exceeds a bound.
     fn is_beyond(&self, plan: &Plan) -> bool {
         let after = &plan.comparison.all.after;
@@ -198,7 +198,7 @@ impl Arguments {
     }
 }
 
-fn load(path: &Path, known: &mut Known) -> Result<Setup, ExitCode> {
+fn load(path: &Path, known: &mut KnownConfigs) -> Result<Setup, ExitCode> {
     match config::load(path) {
         Ok(checked) => {
             known.add(&checked.config);
@@ -213,8 +213,8 @@ fn load(path: &Path, known: &mut Known) -> Result<Setup, ExitCode> {
 
 /// Runs the calls under both configs, with each assumption about clients.
 fn plans(
-    report: &Report<'_>,
-    arguments: &Arguments,
+    report: &PlanReport<'_>,
+    arguments: &PlanArguments,
     new: &Setup,
     old: Option<&Setup>,
 ) -> Vec<Plan> {
@@ -234,10 +234,10 @@ fn unusable(why: impl std::error::Error) -> ExitCode {
 }
 
 /// The identity of each process, and a free run of all.
-fn identity<'t>(trace: &'t Trace, seed: u64, progress: &Progress) -> Report<'t> {
+fn identity<'t>(trace: &'t Trace, seed: u64, progress: &ReplayProgress) -> PlanReport<'t> {
     let replayed = trace.processes.iter().map(|(started, process)| {
         progress.show(&format!("process {started} is replayed"));
-        let span = Span::of(trace, process);
+        let span = JudgedSpan::of(trace, process);
         let fed = span.and_then(|span| Ok((span, feed(trace, process, &span)?)));
         Replayed {
             started_us: *started,
@@ -245,7 +245,7 @@ fn identity<'t>(trace: &'t Trace, seed: u64, progress: &Progress) -> Report<'t> 
             fed,
         }
     });
-    let mut report = Report {
+    let mut report = PlanReport {
         trace,
         processes: replayed.collect(),
         free: None,
@@ -258,7 +258,7 @@ fn identity<'t>(trace: &'t Trace, seed: u64, progress: &Progress) -> Report<'t> 
 }
 
 /// A plan for another command.
-pub(super) struct Planned {
+pub(super) struct PlanOutput {
     pub(super) text: String,
     pub(super) json: serde_json::Value,
 }
@@ -280,11 +280,11 @@ pub(super) enum NoPlan {
 }
 
 /// The calls of logs under a config that is in no file yet, with clients that do not wait for answers.
-pub(super) fn planned(logs: &[PathBuf], new: &Config, seed: u64) -> Result<Planned, NoPlan> {
+pub(super) fn planned(logs: &[PathBuf], new: &Config, seed: u64) -> Result<PlanOutput, NoPlan> {
     let logs = logs.iter().map(|path| Log::open(path));
     let logs = logs.collect::<Result<Vec<_>, _>>()?;
-    let progress = Progress::new();
-    let trace = Trace::read(logs, Known::default(), |lines| {
+    let progress = ReplayProgress::new();
+    let trace = Trace::read(logs, KnownConfigs::default(), |lines| {
         progress.show(&format!("{lines} lines read"));
     })?;
     if trace.processes.is_empty() {
@@ -300,7 +300,7 @@ pub(super) fn planned(logs: &[PathBuf], new: &Config, seed: u64) -> Result<Plann
     let (stores, open) = (report.stores(), Clients::Open);
     let plan = plans::plan(&trace, &stores, known, open, &new, None, seed);
     report.plans = vec![plan];
-    Ok(Planned {
+    Ok(PlanOutput {
         text: report.plans_text(),
         json: report.json()["plan"].take(),
     })

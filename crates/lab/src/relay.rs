@@ -1,8 +1,8 @@
 //! Proxies that do nothing of their own: points of reference for benchmarks.
 //!
-//! A proxy of persistent connections costs at least what [`Kind::Bytes`] costs on this runtime, and a
-//! proxy of one call for each connection what [`Kind::Once`] costs. Both read nothing of what they
-//! pass on. [`Kind::Hyper`] reads HTTP, and nothing else. None of them has limits, deadlines or a log:
+//! A proxy of persistent connections costs at least what [`RelayKind::Bytes`] costs on this runtime, and a
+//! proxy of one call for each connection what [`RelayKind::Once`] costs. Both read nothing of what they
+//! pass on. [`RelayKind::Hyper`] reads HTTP, and nothing else. None of them has limits, deadlines or a log:
 //! what Tidegate takes above them is its own.
 //!
 //! They run on one thread.
@@ -20,7 +20,7 @@ use tidegate_runtime::command::{executor, listen, note};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
 
-use self::hyper::Proxy;
+use self::hyper::HyperProxy;
 use crate::conn::{self, Conn, connect_and_write, watched};
 
 /// Connections that may wait to be accepted.
@@ -30,7 +30,7 @@ const BUFFER_BYTES: usize = 4 * 1024;
 
 /// The protocol that a proxy understands, of the bytes that it relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub enum RelayKind {
     /// Bytes alone: every client's connection has its own connection at the backend
     Bytes,
     /// A call for each connection: what a client sends first, and the reply to its end
@@ -41,10 +41,10 @@ pub enum Kind {
 
 /// Where the proxy is.
 #[derive(Args, Clone, Copy, Debug)]
-pub struct Options {
+pub struct RelayOptions {
     /// What it understands
     #[arg(long = "as", value_enum)]
-    pub kind: Kind,
+    pub kind: RelayKind,
     /// Its address
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2000")]
     pub listen: SocketAddr,
@@ -57,10 +57,10 @@ pub struct Options {
 ///
 /// # Errors
 /// An address that cannot be listened on.
-pub fn main(options: Options) -> io::Result<ExitCode> {
+pub fn main(options: RelayOptions) -> io::Result<ExitCode> {
     executor(1)?.block_on(async {
         let listener = listen(options.listen, BACKLOG)?;
-        let Options { kind, to, .. } = options;
+        let RelayOptions { kind, to, .. } = options;
         note(format_args!(
             "relay: {} to {to}; ctrl-c ends it\n",
             listener.local_addr()?
@@ -77,22 +77,26 @@ pub fn main(options: Options) -> io::Result<ExitCode> {
 ///
 /// # Errors
 /// A failed accept.
-pub async fn relay(kind: Kind, listener: TcpListener, to: SocketAddr) -> io::Result<Infallible> {
+pub async fn relay(
+    kind: RelayKind,
+    listener: TcpListener,
+    to: SocketAddr,
+) -> io::Result<Infallible> {
     // Accepted connections inherit it, which saves a system call for each.
     set_tcp_nodelay(&listener, true)?;
     let listener = watched(listener)?;
-    let proxy = Proxy::new(to);
+    let proxy = HyperProxy::new(to);
     loop {
         let client = listener.async_io(Interest::READABLE, conn::accept).await?;
         // A client sees its failure; there is no one to report it to.
         match kind {
-            Kind::Bytes => tokio::spawn(async move {
+            RelayKind::Bytes => tokio::spawn(async move {
                 let _ = pass_on(client, to).await;
             }),
-            Kind::Once => tokio::spawn(async move {
+            RelayKind::Once => tokio::spawn(async move {
                 let _ = pass_on_once(client, to).await;
             }),
-            Kind::Hyper => {
+            RelayKind::Hyper => {
                 let client = TcpStream::from_std(client)?;
                 let proxy = proxy.clone();
                 tokio::spawn(async move {

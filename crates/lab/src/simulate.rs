@@ -27,9 +27,9 @@ use tidegate_runtime::command::{unprinted, wants_colours};
 
 use tidegate::config::Problems;
 
-pub use expect::Checked;
-pub use figures::Figures;
-pub use report::{AtBackend, Held, Part, Report, Style, ToldNo};
+pub use expect::CheckedExpectation;
+pub use figures::CallFigures;
+pub use report::{LimitDelay, ModelLoad, Part, ScenarioReport, Style, ToldNo};
 
 /// The largest scenario file.   bytes
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -37,36 +37,36 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Arguments of `tidegate simulate`: scenario files, the scenarios of leases, or a shared quota.
 #[derive(Clone, Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub struct Command {
+pub struct SimulateCommand {
     #[command(flatten)]
-    files: Arguments,
+    files: ScenarioArguments,
     #[command(subcommand)]
-    other: Option<Other>,
+    other: Option<SimulateSubcommand>,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
-enum Other {
+enum SimulateSubcommand {
     #[cfg(feature = "leases")]
     /// Run Doorman's seven scenarios on the capacity server. Exit 1 if an expectation fails
-    Leases(leases::Arguments),
+    Leases(leases::LeasesArguments),
     /// Let nodes share a quota, first with even demand, then with most of it at one. Exit 1 if it
     /// is exceeded
-    Quota(quota::Arguments),
+    Quota(quota::QuotaArguments),
 }
 
 /// Runs it.
-pub(crate) fn main(command: &Command) -> ExitCode {
+pub(crate) fn main(command: &SimulateCommand) -> ExitCode {
     match &command.other {
         #[cfg(feature = "leases")]
-        Some(Other::Leases(arguments)) => leases::main(arguments),
-        Some(Other::Quota(arguments)) => quota::main(arguments),
+        Some(SimulateSubcommand::Leases(arguments)) => leases::main(arguments),
+        Some(SimulateSubcommand::Quota(arguments)) => quota::main(arguments),
         None => run(&command.files),
     }
 }
 
 /// The arguments of `tidegate simulate FILE…`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub struct ScenarioArguments {
     /// Scenario files, run one after another
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -80,7 +80,7 @@ pub struct Arguments {
 
 /// Runs every file. Exit code 0 if all expectations hold, 1 if one does not, 2 if a file cannot
 /// be read or has a mistake.
-fn run(arguments: &Arguments) -> ExitCode {
+fn run(arguments: &ScenarioArguments) -> ExitCode {
     let style = match wants_colours(&io::stdout()) {
         true => Style::Coloured,
         false => Style::Plain,
@@ -93,7 +93,7 @@ fn run(arguments: &Arguments) -> ExitCode {
 
 /// The result of all files together. The worst is the largest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum ScenarioVerdict {
     /// All expectations hold.
     Holds,
     /// An expectation does not hold.
@@ -102,12 +102,12 @@ pub enum Verdict {
     Unusable,
 }
 
-impl From<Verdict> for ExitCode {
-    fn from(verdict: Verdict) -> Self {
+impl From<ScenarioVerdict> for ExitCode {
+    fn from(verdict: ScenarioVerdict) -> Self {
         match verdict {
-            Verdict::Holds => Self::SUCCESS,
-            Verdict::Broken => Self::FAILURE,
-            Verdict::Unusable => Self::from(2),
+            ScenarioVerdict::Holds => Self::SUCCESS,
+            ScenarioVerdict::Broken => Self::FAILURE,
+            ScenarioVerdict::Unusable => Self::from(2),
         }
     }
 }
@@ -118,25 +118,25 @@ impl From<Verdict> for ExitCode {
 ///
 /// A write that fails.
 pub fn write_reports(
-    arguments: &Arguments,
+    arguments: &ScenarioArguments,
     style: Style,
     out: &mut impl Write,
     complaints: &mut impl Write,
-) -> io::Result<Verdict> {
+) -> io::Result<ScenarioVerdict> {
     let mut reports = Vec::new();
-    let mut verdict = Verdict::Holds;
+    let mut verdict = ScenarioVerdict::Holds;
     for file in &arguments.files {
         let report = match simulate_file(file, arguments.seed) {
             Ok(report) => report,
             Err(error) => {
-                verdict = Verdict::Unusable;
+                verdict = ScenarioVerdict::Unusable;
                 // If that cannot be written, the exit code still shows it.
                 let _ = writeln!(complaints, "{error}");
                 continue;
             }
         };
         if !report.holds() {
-            verdict = verdict.max(Verdict::Broken);
+            verdict = verdict.max(ScenarioVerdict::Broken);
         }
         if arguments.json {
             reports.push(report);
@@ -173,7 +173,7 @@ pub enum SimulateError {
 /// # Errors
 ///
 /// A file that cannot be read, is not UTF-8 or is larger than 1 MiB; or every mistake in it.
-pub fn simulate_file(path: &Path, seed: Option<u64>) -> Result<Report, SimulateError> {
+pub fn simulate_file(path: &Path, seed: Option<u64>) -> Result<ScenarioReport, SimulateError> {
     let text = read_text(path).map_err(|cause| SimulateError::Unreadable {
         path: path.to_owned(),
         cause,
@@ -187,11 +187,11 @@ pub fn simulate_file(path: &Path, seed: Option<u64>) -> Result<Report, SimulateE
 /// # Errors
 ///
 /// Every mistake in the text.
-pub fn simulate(origin: &str, text: &str, seed: Option<u64>) -> Result<Report, Problems> {
+pub fn simulate(origin: &str, text: &str, seed: Option<u64>) -> Result<ScenarioReport, Problems> {
     let scenario = scenario::read(origin, text)?;
     let seed = seed.unwrap_or(scenario.seed);
     let run = run::run(&scenario, seed);
-    Ok(Report::new(origin, seed, &scenario, &run))
+    Ok(ScenarioReport::new(origin, seed, &scenario, &run))
 }
 
 fn read_text(path: &Path) -> io::Result<String> {

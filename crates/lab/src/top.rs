@@ -24,8 +24,8 @@ use tidegate_runtime::command::printed;
 pub use self::draw::{draw, plain};
 use self::follow::News;
 pub use self::history::{Answers, History};
-pub use self::look::Look;
-pub use self::model::{Key, Model, Trouble};
+pub use self::look::ScreenLook;
+pub use self::model::{Model, PressedKey, Trouble};
 pub use self::terminal::Screen;
 use self::terminal::{read_keys, read_signals};
 use tidegate::tools::client::{Admin, AdminTarget, ClientError, print};
@@ -40,7 +40,7 @@ const PRINTED: (u16, u16) = (120, 40);
 
 /// `tidegate top`
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub struct TopArguments {
     #[command(flatten)]
     /// The sidecar to ask.
     pub admin: Admin,
@@ -53,16 +53,16 @@ pub struct Arguments {
 }
 
 /// Events that the screen reacts to.
-enum Event {
+enum ScreenEvent {
     News(Box<News>),
-    Key(Key),
+    Key(PressedKey),
     Resized,
     /// Exit with this code.
     Stop(u8),
 }
 
 /// Runs the command: exit code 0, or 1 if there is no answer at the start.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &TopArguments) -> ExitCode {
     let target = match arguments.admin.target() {
         Ok(target) => target,
         Err(error) => return failed(error),
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         let answer = target.get("/v1/now").map_err(explained);
         return print(&arguments.admin, answer, Value::to_string);
     }
-    let look = Look::of_the_terminal(arguments.ascii);
+    let look = ScreenLook::of_the_terminal(arguments.ascii);
     let mut model = Model::new(target.address.to_string(), look);
     model.clock_unix_ms = unix_ms();
     // A wrong address or token is reported before the terminal becomes a screen.
@@ -138,7 +138,7 @@ fn follow(target: AdminTarget, model: &mut Model) -> std::io::Result<u8> {
     let mut screen = Screen::open()?;
     read_keys(sender.clone());
     follow::follow(target, move |news| {
-        match sender.send(Event::News(Box::new(news))) {
+        match sender.send(ScreenEvent::News(Box::new(news))) {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()),
         }
@@ -155,15 +155,15 @@ fn follow(target: AdminTarget, model: &mut Model) -> std::io::Result<u8> {
             .chain(events.try_iter().take(EVENTS_MAX))
         {
             match event {
-                Event::News(news) => match *news {
+                ScreenEvent::News(news) => match *news {
                     News::Series(series) => model.load(&series),
                     News::Frame(frame) => model.take_frame(frame),
                     News::Now(now) => model.take(Ok(now)),
                     News::Lost(error) => model.take(Err(explained(error).to_string())),
                 },
-                Event::Key(key) if !model.press(key) => return Ok(0),
-                Event::Stop(code) => return Ok(code),
-                Event::Key(_) | Event::Resized => {}
+                ScreenEvent::Key(key) if !model.press(key) => return Ok(0),
+                ScreenEvent::Stop(code) => return Ok(code),
+                ScreenEvent::Key(_) | ScreenEvent::Resized => {}
             }
         }
         screen.show(model)?;
@@ -171,10 +171,10 @@ fn follow(target: AdminTarget, model: &mut Model) -> std::io::Result<u8> {
 }
 
 /// The next event; after a second without one, the time has changed.
-fn next(events: &Receiver<Event>) -> Option<Event> {
+fn next(events: &Receiver<ScreenEvent>) -> Option<ScreenEvent> {
     match events.recv_timeout(EVERY) {
         Ok(event) => Some(event),
-        Err(RecvTimeoutError::Timeout) => Some(Event::Resized),
+        Err(RecvTimeoutError::Timeout) => Some(ScreenEvent::Resized),
         Err(RecvTimeoutError::Disconnected) => None,
     }
 }

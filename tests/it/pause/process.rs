@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate_lab::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -44,12 +44,12 @@ fn state_file(dir: &Path) -> String {
     format!("[callers]\nstate_file = \"{}\"", path.display())
 }
 
-async fn backend(delay: Duration) -> Running {
-    let options = Options {
+async fn backend(delay: Duration) -> RunningBackend {
+    let options = StandInOptions {
         delay,
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
-    Backend::start(options).await.expect("free ports")
+    StandInBackend::start(options).await.expect("free ports")
 }
 
 /// A change through the admin address, which must be answered with 200.
@@ -370,11 +370,13 @@ async fn a_backend_that_was_down_comes_back_with_a_ramp_if_the_config_says_so() 
     until_metric(&sidecar, "tidegate_backend_up{backend=\"socket\"}", 0.0).await;
     // One refused connect is no reason for a ramp: it takes a second.
     tokio::time::sleep(Duration::from_millis(1200)).await;
-    let options = Options {
+    let options = StandInOptions {
         socket: addr,
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
-    let _backend = Backend::start(options).await.expect("the port is free");
+    let _backend = StandInBackend::start(options)
+        .await
+        .expect("the port is free");
     assert_eq!(waiting.await.expect("no panic")["overallRC"], 0);
     sidecar.log().wait(&["the backend is back", "30 s"]).await;
     let now = state(&sidecar).await;

@@ -3,7 +3,7 @@
 
 use std::process::Stdio;
 
-use tidegate_lab::backend::Running;
+use tidegate_lab::backend::RunningBackend;
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
@@ -15,7 +15,7 @@ use crate::support::{array, ask};
 const THREE: &str = "window = \"0s\"\noutstanding = 3";
 
 /// A config with these limits and more.
-fn config(backend: &Running, postpone: &str, limits: &str, more: &str) -> String {
+fn config(backend: &RunningBackend, postpone: &str, limits: &str, more: &str) -> String {
     let address = backend.socket_addr();
     format!(
         r#"

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate_lab::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tokio::task::JoinSet;
 
 use super::plan;
@@ -11,7 +11,7 @@ use crate::sidecar::Sidecar;
 use crate::support::{array, ask};
 
 /// Two listeners, each with a caller of its own, and these rate limits.
-fn config(backend: &Running, postpone: &str, limits: &str) -> String {
+fn config(backend: &RunningBackend, postpone: &str, limits: &str) -> String {
     let address = backend.socket_addr();
     format!(
         r#"
@@ -93,17 +93,17 @@ async fn storm(sidecar: &Sidecar, calls: usize) {
     storm.join_all().await;
 }
 
-fn options() -> Options {
-    Options {
+fn options() -> StandInOptions {
+    StandInOptions {
         delay: Duration::from_millis(15),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     }
 }
 
 #[tokio::test]
 async fn classes_callers_rate_limits_and_restarts_are_decided_as_in_the_log() {
     for postpone in ["jitter", "in_turn"] {
-        let backend = Backend::start(options()).await.expect("free ports");
+        let backend = StandInBackend::start(options()).await.expect("free ports");
         let address = backend.socket_addr();
         let text = |first, fill| config(&backend, postpone, &limits(first, fill));
         let configs = [
@@ -130,11 +130,13 @@ async fn classes_callers_rate_limits_and_restarts_are_decided_as_in_the_log() {
             backend.stop().await;
             let down = [r#""event":"supply""#, r#""capacity":0"#];
             sidecar.log().wait_from(0, &down).await;
-            let again = Options {
+            let again = StandInOptions {
                 socket: address,
                 ..options()
             };
-            Backend::start(again).await.expect("the port is free again")
+            StandInBackend::start(again)
+                .await
+                .expect("the port is free again")
         };
         let ((), backend) = tokio::join!(storm(&sidecar, 90), changes);
         storm(&sidecar, 30).await;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_lab::backend::{Backend, Options};
+use tidegate_lab::backend::{StandInBackend, StandInOptions};
 
 use super::load::{self, Load};
 use super::scenario::Scenario;
@@ -152,11 +152,11 @@ pub(super) async fn run(scenario: &Scenario, limits: &Limits) -> Ran {
 }
 
 async fn run_once(scenario: &Scenario, limits: &Limits) -> (Duration, Ran) {
-    let options = Options {
+    let options = StandInOptions {
         model: scenario.backend.clone(),
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     };
-    let backend = Backend::start(options).await.expect("free ports");
+    let backend = StandInBackend::start(options).await.expect("free ports");
     let addresses = both(backend.socket_addr(), backend.http_addr());
     let sidecar = Sidecar::start(&limits.config(&addresses)).await;
     let test = sidecar.listener("test").await;

@@ -11,7 +11,7 @@ use tidegate_advice::advice::Advice;
 use tidegate_advice::tokens::Bucket;
 use tidegate_limits::Timestamp;
 
-use super::config::{Change, Place, plain};
+use super::config::{Change, OptionPlace, plain};
 use tidegate::callers::{Callers, CallersSettings};
 use tidegate::config::Config;
 
@@ -71,7 +71,7 @@ fn of(today: &CallersSettings, label: &str, bucket: &Bucket) -> Result<Vec<Chang
     let row = rows.find(|row| row.caller.label.as_str() == label);
     let row = row.ok_or("it is not in today's config")?;
     let part = format!("tokens of {label}");
-    let figures = |place: Place| {
+    let figures = |place: OptionPlace| {
         [("burst", bucket.burst), ("fill", bucket.fill)].map(|(key, value)| Change {
             part: part.clone(),
             place: place.clone(),
@@ -88,15 +88,15 @@ fn of(today: &CallersSettings, label: &str, bucket: &Bucket) -> Result<Vec<Chang
         let limit = today.rate_limits.iter().find(|limit| limit.name == *name);
         let bucket = limit.and_then(|limit| limit.rule.allowance.bucket());
         return match bucket {
-            Some(_) => Ok(figures(Place::RateLimit(name.to_string())).into()),
+            Some(_) => Ok(figures(OptionPlace::RateLimit(name.to_string())).into()),
             None => Err("its limit is a pace"),
         };
     }
     let name = unused(today, &plain(label));
-    let mut changes = figures(Place::NewRateLimit(name.clone())).to_vec();
+    let mut changes = figures(OptionPlace::NewRateLimit(name.clone())).to_vec();
     changes.push(Change {
         part,
-        place: Place::Caller(label.to_owned()),
+        place: OptionPlace::Caller(label.to_owned()),
         key: "rate_limit",
         value: format!("\"{name}\""),
     });

@@ -16,14 +16,14 @@ use tidegate::options::toml::string;
 pub(crate) struct Change {
     /// Changes of one part are made together or not at all.
     pub(super) part: String,
-    pub(super) place: Place,
+    pub(super) place: OptionPlace,
     pub(super) key: &'static str,
     pub(super) value: String,
 }
 
 /// Where an option is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum OptionPlace {
     /// A section that the config has once.
     Section(&'static str),
     /// The `[[bucket]]` of this name, which today's config has.
@@ -52,7 +52,7 @@ pub(crate) fn changes(
     let mut set = |part: &str, section, key, value: String| {
         changes.push(Change {
             part: part.to_owned(),
-            place: Place::Section(section),
+            place: OptionPlace::Section(section),
             key,
             value,
         });
@@ -176,7 +176,7 @@ pub(crate) fn pasted(changes: &[Change]) -> String {
     let mut text = String::new();
     let mut header = None;
     // Of one place, all together, in the order of the first.
-    let mut order: Vec<&Place> = Vec::new();
+    let mut order: Vec<&OptionPlace> = Vec::new();
     for change in changes {
         if !order.contains(&&change.place) {
             order.push(&change.place);
@@ -187,20 +187,20 @@ pub(crate) fn pasted(changes: &[Change]) -> String {
             let (key, value) = (change.key, &change.value);
             if header != Some(place) {
                 text += &match place {
-                    Place::Section(section) => format!("[{section}]\n"),
-                    Place::NewRateLimit(name) => format!("[[bucket]]\nname = \"{name}\"\n"),
-                    Place::RateLimit(name) => {
+                    OptionPlace::Section(section) => format!("[{section}]\n"),
+                    OptionPlace::NewRateLimit(name) => format!("[[bucket]]\nname = \"{name}\"\n"),
+                    OptionPlace::RateLimit(name) => {
                         format!("# in the [[bucket]] with name = \"{name}\":\n")
                     }
-                    Place::Caller(label) => {
+                    OptionPlace::Caller(label) => {
                         format!("# in the [[caller]] with label = {}:\n", quoted(label))
                     }
                 };
                 header = Some(place);
             }
             let comment = match place {
-                Place::Section(_) | Place::NewRateLimit(_) => "",
-                Place::RateLimit(_) | Place::Caller(_) => "# ",
+                OptionPlace::Section(_) | OptionPlace::NewRateLimit(_) => "",
+                OptionPlace::RateLimit(_) | OptionPlace::Caller(_) => "# ",
             };
             text += &format!("{comment}{key} = {value}\n");
         }
@@ -287,13 +287,13 @@ mod tests {
             value: value.into(),
         };
         let changes = [
-            change(Place::Section("limits"), OUTSTANDING, "4"),
-            change(Place::Section("queue"), WORKERS, "4"),
-            change(Place::Section("limits"), MAX_WAIT, "\"9s\""),
-            change(Place::RateLimit("polls".into()), "burst", "3"),
-            change(Place::NewRateLimit("users".into()), "burst", "2"),
+            change(OptionPlace::Section("limits"), OUTSTANDING, "4"),
+            change(OptionPlace::Section("queue"), WORKERS, "4"),
+            change(OptionPlace::Section("limits"), MAX_WAIT, "\"9s\""),
+            change(OptionPlace::RateLimit("polls".into()), "burst", "3"),
+            change(OptionPlace::NewRateLimit("users".into()), "burst", "2"),
             change(
-                Place::Caller("Nova \"1\"".into()),
+                OptionPlace::Caller("Nova \"1\"".into()),
                 "rate_limit",
                 "\"users\"",
             ),

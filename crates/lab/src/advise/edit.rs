@@ -5,14 +5,16 @@
 
 use std::time::Duration;
 
-use super::config::{CAPACITY, Change, MAX_WAIT, OUTSTANDING, PER_WINDOW, Place, WINDOW, WORKERS};
+use super::config::{
+    CAPACITY, Change, MAX_WAIT, OUTSTANDING, OptionPlace, PER_WINDOW, WINDOW, WORKERS,
+};
 use tidegate::config::{Config, LoadedConfig, read};
 use tidegate::options::kind::parse_duration;
 use tidegate::options::{Problems, Severity};
 
 /// A line of the text, before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Line {
+enum EditedLine {
     Kept(String),
     Removed(String),
     Added(String),
@@ -21,7 +23,7 @@ enum Line {
 /// Today's config with the advice in it.
 #[derive(Debug)]
 pub(crate) struct Edited {
-    lines: Vec<Line>,
+    lines: Vec<EditedLine>,
     /// Parts of the advice that are not in it, and why.
     pub(super) left_out: Vec<(String, String)>,
 }
@@ -38,7 +40,10 @@ impl Edited {
     pub(crate) fn of(today: &str, changes: &[Change]) -> Result<Self, Problems> {
         let mut warnings = checked(today)?.warnings.len();
         let mut edited = Self {
-            lines: today.lines().map(|it| Line::Kept(it.to_owned())).collect(),
+            lines: today
+                .lines()
+                .map(|it| EditedLine::Kept(it.to_owned()))
+                .collect(),
             left_out: Vec::new(),
         };
         let mut parts: Vec<&str> = changes.iter().map(|change| &*change.part).collect();
@@ -71,7 +76,7 @@ impl Edited {
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for line in &self.lines {
-            if let Line::Kept(line) | Line::Added(line) = line {
+            if let EditedLine::Kept(line) | EditedLine::Added(line) = line {
                 text += line;
                 text.push('\n');
             }
@@ -81,12 +86,14 @@ impl Edited {
 
     /// Whether anything differs.
     pub(super) fn is_changed(&self) -> bool {
-        self.lines.iter().any(|line| !matches!(line, Line::Kept(_)))
+        self.lines
+            .iter()
+            .any(|line| !matches!(line, EditedLine::Kept(_)))
     }
 
     /// Makes a unified diff with three lines around each change; empty if there is no difference.
     pub(super) fn diff(&self, today: &str, advised: &str) -> String {
-        let is_changed = |line: &Line| !matches!(line, Line::Kept(_));
+        let is_changed = |line: &EditedLine| !matches!(line, EditedLine::Kept(_));
         let mut text = String::new();
         let (mut old, mut new) = (1, 1);
         let mut at = 0;
@@ -103,18 +110,19 @@ impl Edited {
             let last = (last + AROUND).min(self.lines.len());
             (old, new) = (old + first - at, new + first - at);
             let hunk = &self.lines[first..last];
-            let count = |skip: fn(&Line) -> bool| hunk.iter().filter(|line| !skip(line)).count();
-            let of_old = count(|line| matches!(line, Line::Added(_)));
-            let of_new = count(|line| matches!(line, Line::Removed(_)));
+            let count =
+                |skip: fn(&EditedLine) -> bool| hunk.iter().filter(|line| !skip(line)).count();
+            let of_old = count(|line| matches!(line, EditedLine::Added(_)));
+            let of_new = count(|line| matches!(line, EditedLine::Removed(_)));
             if text.is_empty() {
                 text = format!("--- {today}\n+++ {advised}\n");
             }
             text += &format!("@@ -{old},{of_old} +{new},{of_new} @@\n");
             for line in hunk {
                 let (sign, line) = match line {
-                    Line::Kept(line) => (' ', line),
-                    Line::Removed(line) => ('-', line),
-                    Line::Added(line) => ('+', line),
+                    EditedLine::Kept(line) => (' ', line),
+                    EditedLine::Removed(line) => ('-', line),
+                    EditedLine::Added(line) => ('+', line),
                 };
                 text += &format!("{sign}{line}\n");
             }
@@ -139,32 +147,32 @@ fn first(problems: &Problems, severity: Severity) -> String {
 }
 
 /// The lines that a text still has.
-fn shown(line: &Line) -> Option<&str> {
+fn shown(line: &EditedLine) -> Option<&str> {
     match line {
-        Line::Kept(line) | Line::Added(line) => Some(line.trim()),
-        Line::Removed(_) => None,
+        EditedLine::Kept(line) | EditedLine::Added(line) => Some(line.trim()),
+        EditedLine::Removed(_) => None,
     }
 }
 
 /// The value of a line `key = value` with this key.
-fn value_of<'a>(line: &'a Line, key: &str) -> Option<&'a str> {
+fn value_of<'a>(line: &'a EditedLine, key: &str) -> Option<&'a str> {
     let rest = shown(line)?.strip_prefix(key)?;
     Some(rest.trim_start().strip_prefix('=')?.trim())
 }
 
 /// The string of a line `key = "string"`.
-fn string_of(line: &Line, key: &str) -> Option<String> {
+fn string_of(line: &EditedLine, key: &str) -> Option<String> {
     value_of(line, key)?;
     let table: toml::Table = shown(line)?.parse().ok()?;
     table.get(key)?.as_str().map(str::to_owned)
 }
 
 /// The lines of the sections with this header, headers included.
-fn sections(lines: &[Line], header: &str) -> Vec<(usize, usize)> {
+fn sections(lines: &[EditedLine], header: &str) -> Vec<(usize, usize)> {
     // A comment may follow the header.
-    let is_header = |line: &Line| shown(line).is_some_and(|it| it.starts_with(header));
+    let is_header = |line: &EditedLine| shown(line).is_some_and(|it| it.starts_with(header));
     let starts = (0..lines.len()).filter(|at| is_header(&lines[*at]));
-    let ends = |line: &Line| shown(line).is_some_and(|it| it.starts_with('['));
+    let ends = |line: &EditedLine| shown(line).is_some_and(|it| it.starts_with('['));
     let whole = starts.map(|start| {
         let length = lines[start + 1..].iter().position(ends);
         (
@@ -176,13 +184,13 @@ fn sections(lines: &[Line], header: &str) -> Vec<(usize, usize)> {
 }
 
 /// The section of a change, if the text has it.
-fn section(lines: &[Line], place: &Place) -> Option<(usize, usize)> {
+fn section(lines: &[EditedLine], place: &OptionPlace) -> Option<(usize, usize)> {
     let header = match place {
-        Place::Section(section) => format!("[{section}]"),
-        Place::RateLimit(_) | Place::NewRateLimit(_) => "[[bucket]]".to_owned(),
-        Place::Caller(_) => "[[caller]]".to_owned(),
+        OptionPlace::Section(section) => format!("[{section}]"),
+        OptionPlace::RateLimit(_) | OptionPlace::NewRateLimit(_) => "[[bucket]]".to_owned(),
+        OptionPlace::Caller(_) => "[[caller]]".to_owned(),
     };
-    let is_single = matches!(place, Place::Section(_));
+    let is_single = matches!(place, OptionPlace::Section(_));
     let mut all = sections(lines, &header).into_iter();
     all.find(|(start, end)| {
         is_single || lines[*start..*end].iter().any(|line| is_named(line, place))
@@ -190,39 +198,39 @@ fn section(lines: &[Line], place: &Place) -> Option<(usize, usize)> {
 }
 
 /// Whether a line has the name of a section that the config may have several times.
-fn is_named(line: &Line, place: &Place) -> bool {
+fn is_named(line: &EditedLine, place: &OptionPlace) -> bool {
     match place {
-        Place::Section(_) => false,
-        Place::RateLimit(name) | Place::NewRateLimit(name) => {
+        OptionPlace::Section(_) => false,
+        OptionPlace::RateLimit(name) | OptionPlace::NewRateLimit(name) => {
             string_of(line, "name").as_ref() == Some(name)
         }
-        Place::Caller(label) => string_of(line, "label").as_ref() == Some(label),
+        OptionPlace::Caller(label) => string_of(line, "label").as_ref() == Some(label),
     }
 }
 
 /// Changes one option: its line, or a new one at the start of its section, or a new section.
-fn edit(lines: &mut Vec<Line>, change: &Change) {
+fn edit(lines: &mut Vec<EditedLine>, change: &Change) {
     let Change {
         place, key, value, ..
     } = change;
     let Some((start, end)) = section(lines, place) else {
         let header = match place {
-            Place::Section(section) => vec![format!("[{section}]")],
-            Place::NewRateLimit(name) => {
+            OptionPlace::Section(section) => vec![format!("[{section}]")],
+            OptionPlace::NewRateLimit(name) => {
                 vec!["[[bucket]]".to_owned(), format!("name = \"{name}\"")]
             }
             // Its section is written otherwise than one line for each option.
-            Place::RateLimit(_) | Place::Caller(_) => return,
+            OptionPlace::RateLimit(_) | OptionPlace::Caller(_) => return,
         };
         let is_apart = lines.iter().rev().find_map(shown).is_none_or(str::is_empty);
         let blank = (!is_apart).then(String::new);
         let added = format!("{key} = {value}");
         let new = blank.into_iter().chain(header).chain([added]);
-        lines.extend(new.map(Line::Added));
+        lines.extend(new.map(EditedLine::Added));
         return;
     };
     let of_key = |key| {
-        let is_key = |line: &Line| value_of(line, key).is_some();
+        let is_key = |line: &EditedLine| value_of(line, key).is_some();
         lines[start..end].iter().position(is_key)
     };
     // Under the name that the text has, if the value can be said there.
@@ -243,19 +251,19 @@ fn edit(lines: &mut Vec<Line>, change: &Change) {
         // Behind its name, and behind the lines that were added before, in their order.
         let named = lines[start..end].iter().position(|it| is_named(it, place));
         let first = start + named.unwrap_or(0) + 1;
-        let is_added = |line: &&Line| matches!(line, Line::Added(_));
+        let is_added = |line: &&EditedLine| matches!(line, EditedLine::Added(_));
         let added_before = lines[first..end].iter().take_while(is_added).count();
-        lines.insert(first + added_before, Line::Added(added));
+        lines.insert(first + added_before, EditedLine::Added(added));
         return;
     };
     let at = start + at;
-    if let Line::Kept(old) = &lines[at] {
+    if let EditedLine::Kept(old) = &lines[at] {
         let old = old.clone();
         let indent: String = old.chars().take_while(|c| c.is_whitespace()).collect();
         let new = format!("{indent}{added}{}", comment(&old));
         if old != new && value_of(&lines[at], key) != Some(&value) {
-            lines[at] = Line::Removed(old);
-            lines.insert(at + 1, Line::Added(new));
+            lines[at] = EditedLine::Removed(old);
+            lines.insert(at + 1, EditedLine::Added(new));
         }
     }
 }
@@ -307,9 +315,11 @@ fn is_said(config: &Config, change: &Change) -> bool {
     let number = change.value.parse::<u64>().ok();
     let window = settings.window.as_ref();
     match (&change.place, change.key) {
-        (Place::Section(_), OUTSTANDING) => settings.outstanding_max.map(u64::from) == number,
-        (Place::Section(_), WINDOW) => window.map(|window| window.length) == length(&change.value),
-        (Place::Section(_), PER_WINDOW) => {
+        (OptionPlace::Section(_), OUTSTANDING) => settings.outstanding_max.map(u64::from) == number,
+        (OptionPlace::Section(_), WINDOW) => {
+            window.map(|window| window.length) == length(&change.value)
+        }
+        (OptionPlace::Section(_), PER_WINDOW) => {
             let total = window.and_then(|window| window.total);
             let said = change.value.trim_matches('"');
             let said = said
@@ -318,11 +328,11 @@ fn is_said(config: &Config, change: &Change) -> bool {
                 .and_then(|it| it.strip_prefix("total:"));
             said.and_then(|it| it.parse().ok()) == total
         }
-        (Place::Section(_), MAX_WAIT) => Some(settings.max_wait) == length(&change.value),
-        (Place::Section(_), CAPACITY) => Some(u64::from(settings.capacity)) == number,
-        (Place::Section(_), WORKERS) => Some(u64::from(settings.workers)) == number,
-        (Place::Section(_), _) => false,
-        (Place::RateLimit(name) | Place::NewRateLimit(name), key) => {
+        (OptionPlace::Section(_), MAX_WAIT) => Some(settings.max_wait) == length(&change.value),
+        (OptionPlace::Section(_), CAPACITY) => Some(u64::from(settings.capacity)) == number,
+        (OptionPlace::Section(_), WORKERS) => Some(u64::from(settings.workers)) == number,
+        (OptionPlace::Section(_), _) => false,
+        (OptionPlace::RateLimit(name) | OptionPlace::NewRateLimit(name), key) => {
             let mut limits = config.callers.rate_limits.iter();
             let limit = limits.find(|limit| *limit.name == **name);
             let bucket = limit.and_then(|limit| limit.rule.allowance.bucket());
@@ -332,7 +342,7 @@ fn is_said(config: &Config, change: &Change) -> bool {
             });
             said == change.value.parse().ok()
         }
-        (Place::Caller(label), _) => {
+        (OptionPlace::Caller(label), _) => {
             let mut rows = config.callers.callers.iter();
             let row = rows.find(|row| row.caller.label.as_str() == label);
             let name = row.and_then(|row| row.rate_limit.as_deref());
@@ -358,7 +368,7 @@ socket = \"127.0.0.1:1\"
 smapi_max_outstanding_requests=4
 ";
 
-    fn change(place: Place, key: &'static str, value: &str) -> Change {
+    fn change(place: OptionPlace, key: &'static str, value: &str) -> Change {
         Change {
             part: key.to_owned(),
             place,
@@ -368,7 +378,7 @@ smapi_max_outstanding_requests=4
     }
 
     fn limits(key: &'static str, value: &str) -> Change {
-        change(Place::Section("limits"), key, value)
+        change(OptionPlace::Section("limits"), key, value)
     }
 
     fn edited(changes: &[Change]) -> Edited {
@@ -381,7 +391,7 @@ smapi_max_outstanding_requests=4
             limits(OUTSTANDING, "4"),
             limits(PER_WINDOW, "\"total:20\""),
             limits(MAX_WAIT, "\"9s\""),
-            change(Place::Section("queue"), CAPACITY, "70"),
+            change(OptionPlace::Section("queue"), CAPACITY, "70"),
         ];
         let edited = edited(&changes);
         assert_eq!(edited.left_out, []);
@@ -429,7 +439,11 @@ smapi_max_outstanding_requests=4
         let changes = [
             limits(OUTSTANDING, "4000000000"),
             limits(MAX_WAIT, "\"9s\""),
-            change(Place::Caller("no such".to_owned()), "rate_limit", "\"x\""),
+            change(
+                OptionPlace::Caller("no such".to_owned()),
+                "rate_limit",
+                "\"x\"",
+            ),
         ];
         let edited = edited(&changes);
         let parts: Vec<&str> = edited.left_out.iter().map(|(part, _)| &**part).collect();
@@ -461,7 +475,7 @@ smapi_max_outstanding_requests=4
         lines.insert(0, "[queue]".to_owned());
         let today = TODAY.replace("[limits]", &format!("{}\n[limits]", lines.join("\n")));
         let changes = [
-            change(Place::Section("queue"), CAPACITY, "70"),
+            change(OptionPlace::Section("queue"), CAPACITY, "70"),
             limits(OUTSTANDING, "3"),
         ];
         let edited = Edited::of(&today, &changes).expect("a config");

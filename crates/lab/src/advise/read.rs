@@ -19,7 +19,7 @@ use tidegate_record::{CallLine, GateEvent, GateLine, LogLine, LogStream};
 pub(crate) use self::foreign::Format;
 use self::foreign::{Foreign, Unfit};
 use self::own::{Shown, shown};
-use self::request::Names;
+use self::request::NamePool;
 use super::sidecars;
 use crate::logs::{At, Log, LogError, merge};
 
@@ -54,8 +54,8 @@ pub(crate) struct Logs {
     pub(crate) is_zvm: bool,
     /// The process and the id of each sample, because logs may overlap.
     ids: Vec<(u64, u64)>,
-    names: Names,
-    sources: Vec<Source>,
+    names: NamePool,
+    sources: Vec<LogSource>,
 }
 
 /// How many configs decided, as far as the logs show.
@@ -72,7 +72,7 @@ pub(super) enum Configs {
 
 /// How logs of other programs are read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Reading {
+pub(crate) struct ReadOptions {
     /// The format of all logs, if it is given.
     pub(crate) format: Option<Format>,
     /// The seed of instants within whole seconds.
@@ -92,7 +92,7 @@ pub(crate) enum ReadError {
 
 /// A log and the program that wrote it.
 #[derive(Debug)]
-struct Source {
+struct LogSource {
     log: String,
     writer: Writer,
 }
@@ -119,7 +119,7 @@ impl Logs {
     /// If a log cannot be read to its end, or does not have the times of its calls.
     pub(crate) fn read(
         mut logs: Vec<Log>,
-        reading: &Reading,
+        reading: &ReadOptions,
         mut progress: impl FnMut(u64),
     ) -> Result<Self, ReadError> {
         let mut read = Self::default();
@@ -136,11 +136,11 @@ impl Logs {
     }
 
     /// Takes a line, and returns its time in microseconds since the epoch.
-    fn line(&mut self, at: &At<'_>, reading: &Reading) -> Option<u64> {
+    fn line(&mut self, at: &At<'_>, reading: &ReadOptions) -> Option<u64> {
         let number = match self.sources.iter().position(|it| it.log == at.log) {
             Some(number) => number,
             None => {
-                self.sources.push(Source {
+                self.sources.push(LogSource {
                     log: at.log.to_owned(),
                     writer: Writer::Unknown {
                         lines: Vec::new(),
@@ -177,7 +177,7 @@ impl Logs {
     }
 
     /// Decides which program wrote a log, and reads the lines that were kept for that.
-    fn decide(&mut self, number: usize, reading: &Reading) -> Option<u64> {
+    fn decide(&mut self, number: usize, reading: &ReadOptions) -> Option<u64> {
         let source = &mut self.sources[number];
         let Writer::Unknown { lines, .. } = &mut source.writer else {
             return None;
@@ -277,7 +277,7 @@ impl Logs {
     }
 
     /// Leaves each call once, and adds the calls of other programs' logs.
-    fn complete(&mut self, reading: &Reading) -> Result<(), ReadError> {
+    fn complete(&mut self, reading: &ReadOptions) -> Result<(), ReadError> {
         for number in 0..self.sources.len() {
             if matches!(self.sources[number].writer, Writer::Unknown { .. }) {
                 self.decide(number, reading);
@@ -291,7 +291,7 @@ impl Logs {
         let mut ids = std::mem::take(&mut self.ids).into_iter();
         self.samples
             .retain(|_| ids.next().is_some_and(|id| seen.insert(id)));
-        for Source { log, writer } in std::mem::take(&mut self.sources) {
+        for LogSource { log, writer } in std::mem::take(&mut self.sources) {
             match writer {
                 Writer::Unknown { .. } | Writer::Tidegate => {}
                 Writer::Unfit(unfit) => return Err(ReadError::Unfit { log, unfit }),

@@ -11,7 +11,7 @@ use tidegate_advice::tokens::DELAYED_MAX;
 
 use super::edit::Edited;
 use super::read::Logs;
-use crate::plan::Planned;
+use crate::plan::PlanOutput;
 use tidegate::tools::table::{aligned, table};
 
 /// Functions and callers in the text; JSON has all.
@@ -61,7 +61,7 @@ const FASTER: &str = "the plan keeps the time that each call took; with fewer at
                       so fewer wait or are refused than is planned here: the lines \"by the curve\" have both\n";
 
 /// Everything that is printed.
-pub(super) struct Report {
+pub(super) struct AdviceReport {
     pub(super) advice: Advice,
     /// The advice as a config, to be pasted.
     pub(super) pasted: String,
@@ -70,10 +70,10 @@ pub(super) struct Report {
     /// Unified diff from today's config to the advised one.
     pub(super) diff: Option<String>,
     /// The plan of the calls under the advised config, or why there is none.
-    pub(super) plan: Result<Planned, String>,
+    pub(super) plan: Result<PlanOutput, String>,
 }
 
-impl Report {
+impl AdviceReport {
     /// Whether there is a value at least.
     pub(super) fn has_values(&self) -> bool {
         !self.pasted.is_empty()
@@ -366,7 +366,7 @@ fn caller_json(it: &CallerAdvice) -> Value {
     row
 }
 
-impl Report {
+impl AdviceReport {
     /// For programs.
     pub(super) fn json(&self, logs: &Logs) -> Value {
         let advice = &self.advice;

@@ -4,22 +4,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::limit::{Limit, Meets, Scope, Span, tokens};
+use super::limit::{AuditedLimit, CountingScope, CountingSpan, Meets, tokens};
 use super::line::{Draw, Sent};
 use super::lives::Lives;
-use super::quota::{Fullest, Quota, Quotas};
-use super::report::{Row, Sidecar, Verdict, moment, sidecar_name};
-use super::sweep::{Bounds, Densest, Found, Mark, Sweep};
+use super::quota::{Fullest, KeySums, QuotaSums};
+use super::report::{AuditVerdict, LimitRow, Sidecar, moment, sidecar_name};
+use super::sweep::{AmountBounds, CountedCall, Densest, Sweep, SweepResult};
 
 /// Most kinds of calls whose limits are stored once.
 const KINDS_MAX: usize = 65_536;
 
 /// Properties that decide in which limits a call counts: its function, class and rate limit.
-type Kind = (Box<str>, Box<str>, Option<Box<str>>);
+type CountingKey = (Box<str>, Box<str>, Option<Box<str>>);
 
 /// Calls that could not be counted, besides those missing from each sidecar.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unread {
+pub(super) struct UncountedCalls {
     /// Lines of any sidecar that were lost or are broken.
     pub(super) anywhere: u64,
     /// Calls that came too late to be put in order.
@@ -30,7 +30,7 @@ pub(super) struct Unread {
     pub(super) in_doubt: u64,
 }
 
-impl Unread {
+impl UncountedCalls {
     /// How many calls may exist beyond those counted, if `missing` of them have no line.
     fn beside(self, missing: u64) -> u64 {
         let without_a_line = match self.ignored {
@@ -46,8 +46,8 @@ impl Unread {
 
 /// A call that left, held back so that calls can be put in order.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Event {
-    mark: Mark,
+pub(super) struct PendingDeparture {
+    mark: CountedCall,
     sidecar: u32,
     /// The first process of the same sidecar.
     first: u32,
@@ -58,7 +58,7 @@ pub(super) struct Event {
     quota: Box<[Draw]>,
 }
 
-impl Event {
+impl PendingDeparture {
     /// When the backend finished it.   µs since the epoch
     pub(super) fn end(&self) -> u64 {
         self.mark.end
@@ -70,14 +70,14 @@ impl Event {
 pub(super) struct Judge {
     limits: Vec<Judged>,
     /// The limits in which each kind of call counts.
-    kinds: HashMap<Kind, Arc<[usize]>>,
+    kinds: HashMap<CountingKey, Arc<[usize]>>,
     error: u64,
-    quotas: Quotas,
+    quotas: QuotaSums,
 }
 
 #[derive(Debug)]
 struct Judged {
-    limit: Limit,
+    limit: AuditedLimit,
     /// By sidecar; `None` where the sidecar sent nothing that counts.
     each: Vec<Option<Sweep>>,
     /// Over all lives of a sidecar that was restarted, by the number of its first process.
@@ -87,14 +87,14 @@ struct Judged {
 }
 
 impl Judge {
-    pub(super) fn new(limits: Vec<Limit>, clock_error: Duration) -> Self {
+    pub(super) fn new(limits: Vec<AuditedLimit>, clock_error: Duration) -> Self {
         let error = u64::try_from(clock_error.as_micros()).expect("it is an hour at most");
         let limits = limits.into_iter().map(|limit| Judged {
             each: Vec::new(),
             lives: HashMap::new(),
             together: match limit.scope {
-                Scope::Sidecar => None,
-                Scope::Together => Some(Sweep::new(limit.span, error)),
+                CountingScope::Sidecar => None,
+                CountingScope::Together => Some(Sweep::new(limit.span, error)),
             },
             limit,
         });
@@ -102,7 +102,7 @@ impl Judge {
             limits: limits.collect(),
             kinds: HashMap::new(),
             error,
-            quotas: Quotas::default(),
+            quotas: QuotaSums::default(),
         }
     }
 
@@ -114,11 +114,11 @@ impl Judge {
         started: u64,
         id: u64,
         sent: Sent,
-    ) -> Event {
+    ) -> PendingDeparture {
         let number = |it| u32::try_from(it).expect("sidecars are bounded");
         let at = started + sent.at;
-        Event {
-            mark: Mark {
+        PendingDeparture {
+            mark: CountedCall {
                 at,
                 end: at + sent.backend,
                 amount: 0,
@@ -153,7 +153,7 @@ impl Judge {
     }
 
     /// Counts one call. Calls come in the order in which they left.
-    pub(super) fn judge(&mut self, event: &Event) {
+    pub(super) fn judge(&mut self, event: &PendingDeparture) {
         for draw in &event.quota {
             self.quotas.draw(draw, event.mark.id);
         }
@@ -166,7 +166,7 @@ impl Judge {
             if amount == 0 {
                 continue;
             }
-            let mark = Mark {
+            let mark = CountedCall {
                 amount,
                 ..event.mark
             };
@@ -201,9 +201,9 @@ impl Judge {
         &self,
         sidecars: &[Sidecar],
         lives: &Lives,
-        unread: Unread,
-    ) -> (Vec<Row>, Verdict) {
-        let mut rows: Vec<Row> = self
+        unread: UncountedCalls,
+    ) -> (Vec<LimitRow>, AuditVerdict) {
+        let mut rows: Vec<LimitRow> = self
             .limits
             .iter()
             .map(|judged| judged.row(sidecars, lives, unread, self.error))
@@ -212,14 +212,14 @@ impl Judge {
         let worst = rows.iter().map(|row| row.verdict).max();
         // Logs without a call prove nothing.
         let is_empty = sidecars.is_empty();
-        let verdict = worst.filter(|_| !is_empty).unwrap_or(Verdict::Unknown);
+        let verdict = worst.filter(|_| !is_empty).unwrap_or(AuditVerdict::Unknown);
         (rows, verdict)
     }
 
-    fn quota_rows(&self, sidecars: &[Sidecar], unread: Unread) -> Vec<Row> {
+    fn quota_rows(&self, sidecars: &[Sidecar], unread: UncountedCalls) -> Vec<LimitRow> {
         let missing = sidecars.iter().map(|sidecar| sidecar.missing).sum();
         let unknown = unread.beside(missing).saturating_add(self.quotas.uncounted);
-        let row = |name: &str, quota: &Quota| {
+        let row = |name: &str, quota: &KeySums| {
             let found = &quota.found;
             let Fullest {
                 window,
@@ -230,21 +230,24 @@ impl Judge {
             let differ = format!("lines of {disputed} windows give different totals");
             let (verdict, why) = if found.exceeded > 0 {
                 let why = format!("{} windows in all", found.exceeded);
-                (Verdict::Exceeded, why)
+                (AuditVerdict::Exceeded, why)
             } else if found.doubtful > 0 {
-                (Verdict::Unknown, differ)
+                (AuditVerdict::Unknown, differ)
             } else if unknown > 0 {
-                (Verdict::Unknown, calls_unread(unknown))
+                (AuditVerdict::Unknown, calls_unread(unknown))
             } else if quota.unplaced_matters() {
-                (Verdict::Unknown, format!("{unplaced} draws name no window"))
+                (
+                    AuditVerdict::Unknown,
+                    format!("{unplaced} draws name no window"),
+                )
             } else {
                 let fit = format!("{unplaced} draws name no window, and fit into any");
                 let notes = [(*disputed > 0, differ), (*unplaced > 0, fit)];
                 let notes = notes.into_iter().filter(|(is_so, _)| *is_so);
                 let notes: Vec<String> = notes.map(|(_, note)| note).collect();
-                (Verdict::Kept, notes.join("; "))
+                (AuditVerdict::Kept, notes.join("; "))
             };
-            Row {
+            LimitRow {
                 limit: format!("quota:{name}"),
                 allowed: format!("{} in a window", tokens(window.total)),
                 densest: tokens(window.spent),
@@ -261,9 +264,15 @@ impl Judge {
 }
 
 impl Judged {
-    fn row(&self, sidecars: &[Sidecar], lives: &Lives, unread: Unread, error: u64) -> Row {
-        let each: Vec<Found> = (0..sidecars.len()).map(|it| self.found(it)).collect();
-        let look = |sidecar: String, found: &Found, bounds, missing, error| {
+    fn row(
+        &self,
+        sidecars: &[Sidecar],
+        lives: &Lives,
+        unread: UncountedCalls,
+        error: u64,
+    ) -> LimitRow {
+        let each: Vec<SweepResult> = (0..sidecars.len()).map(|it| self.found(it)).collect();
+        let look = |sidecar: String, found: &SweepResult, bounds, missing, error| {
             let unknown = unread.beside(missing);
             let (verdict, why) = self.judge(bounds, found, unknown, error);
             self.shown(sidecar, found.densest, verdict, why)
@@ -301,8 +310,8 @@ impl Judged {
                 // windows, because each sidecar aligns them by its own clock.
                 let alone = || each.iter().map(|found| found.one_clock);
                 let bounds = match self.limit.span {
-                    Span::Aligned(_) => bounds,
-                    Span::Any(_) | Span::AtOnce => Bounds {
+                    CountingSpan::Aligned(_) => bounds,
+                    CountingSpan::Any(_) | CountingSpan::AtOnce => AmountBounds {
                         least: alone().map(|it| it.least).fold(bounds.least, u64::max),
                         most: bounds.most.min(alone().map(|it| it.most).sum()),
                     },
@@ -312,27 +321,38 @@ impl Judged {
         };
         worst.unwrap_or_else(|| {
             let why = "the logs have no access line".to_owned();
-            self.shown("-".to_owned(), Densest::default(), Verdict::Unknown, why)
+            self.shown(
+                "-".to_owned(),
+                Densest::default(),
+                AuditVerdict::Unknown,
+                why,
+            )
         })
     }
 
     /// The count of a sidecar.
-    fn found(&self, sidecar: usize) -> Found {
+    fn found(&self, sidecar: usize) -> SweepResult {
         let sweep = self.each.get(sidecar).and_then(Option::as_ref);
         sweep.map(Sweep::found).unwrap_or_default()
     }
 
-    fn judge(&self, bounds: Bounds, found: &Found, unknown: u64, error: u64) -> (Verdict, String) {
-        let Bounds { least, most } = bounds;
+    fn judge(
+        &self,
+        bounds: AmountBounds,
+        found: &SweepResult,
+        unknown: u64,
+        error: u64,
+    ) -> (AuditVerdict, String) {
+        let AmountBounds { least, most } = bounds;
         let max = self.limit.max;
         let amount = |amount| self.limit.amount(amount);
         if least > max {
             let why = found.overflowed.then_some("more calls than can be counted");
-            return (Verdict::Exceeded, why.unwrap_or_default().to_owned());
+            return (AuditVerdict::Exceeded, why.unwrap_or_default().to_owned());
         }
         if found.overflowed {
             let why = "there are more calls than can be counted".to_owned();
-            return (Verdict::Unknown, why);
+            return (AuditVerdict::Unknown, why);
         }
         if most > max {
             let (least, most) = (amount(least), amount(most));
@@ -340,7 +360,7 @@ impl Judged {
                 0 => format!("{least} to {most}: stamps are cut to a microsecond"),
                 _ => format!("{least} to {most}: clocks may differ by twice {error} us"),
             };
-            return (Verdict::Unknown, why);
+            return (AuditVerdict::Unknown, why);
         }
         // The cost of an unknown call is unknown.
         let room = match self.limit.counts_tokens() {
@@ -348,25 +368,31 @@ impl Judged {
             false => max - most,
         };
         if unknown > room {
-            return (Verdict::Unknown, calls_unread(unknown));
+            return (AuditVerdict::Unknown, calls_unread(unknown));
         }
-        (Verdict::Kept, String::new())
+        (AuditVerdict::Kept, String::new())
     }
 
-    fn shown(&self, sidecar: String, densest: Densest, verdict: Verdict, why: String) -> Row {
+    fn shown(
+        &self,
+        sidecar: String,
+        densest: Densest,
+        verdict: AuditVerdict,
+        why: String,
+    ) -> LimitRow {
         let (when, calls) = match densest.amount {
             0 => ("-".to_owned(), "-".to_owned()),
             _ => {
                 let span = densest.to - densest.from;
                 let span = format!("{}.{:06} s", span / 1_000_000, span % 1_000_000);
                 let when = match self.limit.span {
-                    Span::AtOnce => moment(densest.from),
+                    CountingSpan::AtOnce => moment(densest.from),
                     _ => format!("{} + {span}", moment(densest.from)),
                 };
                 (when, calls(densest.first, densest.last))
             }
         };
-        Row {
+        LimitRow {
             limit: self.limit.name.clone().into(),
             allowed: self.limit.allowed(),
             densest: self.limit.amount(densest.amount),
@@ -410,6 +436,6 @@ mod tests {
 
     #[test]
     fn a_held_back_call_takes_the_bytes_that_the_help_of_reorder_names() {
-        assert_eq!(size_of::<Event>(), 80);
+        assert_eq!(size_of::<PendingDeparture>(), 80);
     }
 }

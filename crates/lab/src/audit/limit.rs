@@ -17,7 +17,7 @@ const TOKEN: u64 = 1_000_000;
 
 /// A limit to audit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct AuditedLimit {
     /// The limit's name in the report.
     pub name: Box<str>,
     /// The calls that count.
@@ -25,9 +25,9 @@ pub struct Limit {
     /// The most that it allows: calls, or millionths of a token where it counts tokens.
     pub max: u64,
     /// The time in which it counts.
-    pub span: Span,
+    pub span: CountingSpan,
     /// How many sidecars the limit counts together.
-    pub scope: Scope,
+    pub scope: CountingScope,
 }
 
 /// Selects the calls that count in a limit, among those that meet limits.
@@ -47,7 +47,7 @@ pub enum Meets {
 
 /// The time in which a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Span {
+pub enum CountingSpan {
     /// Any span of this length, wherever it begins.
     Any(Duration),
     /// Each span of this length, aligned to the epoch.
@@ -58,14 +58,14 @@ pub enum Span {
 
 /// How many sidecars a limit counts together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum CountingScope {
     /// Each sidecar separately: the limits of a config apply to one process.
     Sidecar,
     /// All sidecars together.
     Together,
 }
 
-impl Limit {
+impl AuditedLimit {
     /// The windows and outstanding limits of a config.
     pub(super) fn of(config: &Config) -> Vec<Self> {
         let gate = &config.admit;
@@ -76,7 +76,7 @@ impl Limit {
                 meets,
                 max: max.into(),
                 span,
-                scope: Scope::Sidecar,
+                scope: CountingScope::Sidecar,
             });
         };
         if let Some(window) = &gate.window {
@@ -102,13 +102,13 @@ impl Limit {
                 true => Meets::Every,
                 false => Meets::EveryExcept(beside),
             };
-            limit("outstanding".to_owned(), meets, max, Span::AtOnce);
+            limit("outstanding".to_owned(), meets, max, CountingSpan::AtOnce);
         }
         for class in &gate.classes {
             let meets = || Meets::Class((&*class.name).into());
             if let Some(pool) = class.pool {
                 let name = format!("class:{}:outstanding", class.name);
-                limit(name, meets(), pool.max(), Span::AtOnce);
+                limit(name, meets(), pool.max(), CountingSpan::AtOnce);
             }
             if let (Some(max), Some(window)) = (class.per_window, &gate.window) {
                 limit(
@@ -131,9 +131,9 @@ impl Limit {
     pub(super) fn allowed(&self) -> String {
         let max = self.amount(self.max);
         match self.span {
-            Span::Any(length) => format!("{max} in any {} s", length.as_secs_f64()),
-            Span::Aligned(length) => format!("{max} in each {} s", length.as_secs_f64()),
-            Span::AtOnce => format!("{max} at once"),
+            CountingSpan::Any(length) => format!("{max} in any {} s", length.as_secs_f64()),
+            CountingSpan::Aligned(length) => format!("{max} in each {} s", length.as_secs_f64()),
+            CountingSpan::AtOnce => format!("{max} at once"),
         }
     }
 
@@ -147,10 +147,10 @@ impl Limit {
     }
 }
 
-fn span(window: &admit::Window) -> Span {
+fn span(window: &admit::Window) -> CountingSpan {
     match window.fixed {
-        true => Span::Aligned(window.length),
-        false => Span::Any(window.length),
+        true => CountingSpan::Aligned(window.length),
+        false => CountingSpan::Any(window.length),
     }
 }
 
@@ -177,7 +177,7 @@ pub(super) fn micros(tokens: f64) -> Option<u64> {
 }
 
 /// `total=30/1s`, `guest_list=10/1s:fixed`, `outstanding=10`, `rate_limit:nova=2.5/1s`
-impl FromStr for Limit {
+impl FromStr for AuditedLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -186,7 +186,7 @@ impl FromStr for Limit {
             return Err(format!("`{text}` has no number; {FORM}"));
         };
         let (max, span) = match rest.split_once('/') {
-            None => (rest, Span::AtOnce),
+            None => (rest, CountingSpan::AtOnce),
             Some((max, window)) => {
                 let (length, fixed) = match window.strip_suffix(":fixed") {
                     Some(length) => (length, true),
@@ -197,8 +197,8 @@ impl FromStr for Limit {
                     return Err(format!("`{window}` is not a window of 1ms to 31 days"));
                 }
                 match fixed {
-                    true => (max, Span::Aligned(length)),
-                    false => (max, Span::Any(length)),
+                    true => (max, CountingSpan::Aligned(length)),
+                    false => (max, CountingSpan::Any(length)),
                 }
             }
         };
@@ -217,14 +217,14 @@ impl FromStr for Limit {
         };
         let wrong = || format!("`{max}` is not a number above 0; {FORM}");
         let max = match &meets {
-            Meets::RateLimit(_) if span == Span::AtOnce => {
+            Meets::RateLimit(_) if span == CountingSpan::AtOnce => {
                 return Err(format!("`{text}` needs a window, because it counts tokens"));
             }
             Meets::RateLimit(_) => max.parse().ok().and_then(micros),
             _ => max.parse::<u32>().ok().map(u64::from),
         };
         let max = max.filter(|max| *max > 0).ok_or_else(wrong)?;
-        if name == "outstanding" && span != Span::AtOnce {
+        if name == "outstanding" && span != CountingSpan::AtOnce {
             return Err(format!(
                 "`{text}` must have no window; write outstanding={rest}",
                 rest = rest.split('/').next().unwrap_or(rest)
@@ -235,7 +235,7 @@ impl FromStr for Limit {
             meets,
             max,
             span,
-            scope: Scope::Together,
+            scope: CountingScope::Together,
         })
     }
 }
@@ -244,23 +244,23 @@ impl FromStr for Limit {
 mod tests {
     use super::*;
 
-    fn limit(name: &str, meets: Meets, max: u64, span: Span) -> Limit {
-        Limit {
+    fn limit(name: &str, meets: Meets, max: u64, span: CountingSpan) -> AuditedLimit {
+        AuditedLimit {
             name: name.into(),
             meets,
             max,
             span,
-            scope: Scope::Together,
+            scope: CountingScope::Together,
         }
     }
 
     #[test]
     fn a_limit_is_parsed() {
         let second = Duration::from_secs(1);
-        let check = |text: &str, expected| assert_eq!(text.parse::<Limit>(), Ok(expected));
+        let check = |text: &str, expected| assert_eq!(text.parse::<AuditedLimit>(), Ok(expected));
         check(
             "total=30/1s",
-            limit("total", Meets::Every, 30, Span::Any(second)),
+            limit("total", Meets::Every, 30, CountingSpan::Any(second)),
         );
         check(
             "guest_list=10/1s:fixed",
@@ -268,12 +268,12 @@ mod tests {
                 "guest_list",
                 Meets::Function("guest_list".into()),
                 10,
-                Span::Aligned(second),
+                CountingSpan::Aligned(second),
             ),
         );
         check(
             "outstanding=10",
-            limit("outstanding", Meets::Every, 10, Span::AtOnce),
+            limit("outstanding", Meets::Every, 10, CountingSpan::AtOnce),
         );
         check(
             "class:polling=3",
@@ -281,7 +281,7 @@ mod tests {
                 "class:polling",
                 Meets::Class("polling".into()),
                 3,
-                Span::AtOnce,
+                CountingSpan::AtOnce,
             ),
         );
         check(
@@ -290,7 +290,7 @@ mod tests {
                 "rate_limit:nova",
                 Meets::RateLimit("nova".into()),
                 2_500_000,
-                Span::Any(second / 2),
+                CountingSpan::Any(second / 2),
             ),
         );
     }
@@ -314,7 +314,7 @@ mod tests {
             "rate_limit:nova=nan/1s",
             "outstanding=3/1s",
         ] {
-            let error = wrong.parse::<Limit>().expect_err(wrong);
+            let error = wrong.parse::<AuditedLimit>().expect_err(wrong);
             assert!(error.contains('`'), "{wrong:?}: {error}");
         }
     }

@@ -14,9 +14,9 @@ const DRAWS_MAX: usize = 64;
 
 /// The content of a line.
 #[derive(Debug, PartialEq)]
-pub(super) enum Line {
+pub(super) enum AuditLine {
     /// A call has ended.
-    Call(Box<Call>),
+    Call(Box<LoggedCall>),
     /// Number of access lines that were lost, because the log was read too slowly.
     Lost(u64),
     /// Something else.
@@ -27,7 +27,7 @@ pub(super) enum Line {
 
 /// A call, from its access line.
 #[derive(Clone, Debug, PartialEq, Hash)]
-pub(super) struct Call {
+pub(super) struct LoggedCall {
     /// The call's own id.
     pub(super) id: u64,
     /// Where the clock of its process has its zero, which identifies the process.   µs since the epoch
@@ -70,21 +70,23 @@ pub(super) struct Draw {
 }
 
 /// Takes what the audit needs of a line.
-pub(super) fn read(at: &At<'_>) -> Line {
+pub(super) fn read(at: &At<'_>) -> AuditLine {
     match at.read() {
-        LogLine::Access(call) => match Call::of(&call) {
-            Ok(call) => Line::Call(Box::new(call)),
-            Err(why) => Line::Broken(why),
+        LogLine::Access(call) => match LoggedCall::of(&call) {
+            Ok(call) => AuditLine::Call(Box::new(call)),
+            Err(why) => AuditLine::Broken(why),
         },
-        LogLine::Lost(LogStream::Access, lines) => Line::Lost(lines),
-        LogLine::Lost(LogStream::Replay, _) | LogLine::Replay(_) | LogLine::Gate(_) => Line::Other,
-        LogLine::Other => Line::Other,
-        LogLine::Text => Line::Broken("it is not JSON"),
-        LogLine::Broken(why) => Line::Broken(why),
+        LogLine::Lost(LogStream::Access, lines) => AuditLine::Lost(lines),
+        LogLine::Lost(LogStream::Replay, _) | LogLine::Replay(_) | LogLine::Gate(_) => {
+            AuditLine::Other
+        }
+        LogLine::Other => AuditLine::Other,
+        LogLine::Text => AuditLine::Broken("it is not JSON"),
+        LogLine::Broken(why) => AuditLine::Broken(why),
     }
 }
 
-impl Call {
+impl LoggedCall {
     fn of(line: &CallLine<'_>) -> Result<Self, &'static str> {
         let id = line.id.ok_or("it has no id")?;
         let started = line
@@ -154,13 +156,13 @@ mod tests {
 
     const CALL: &str = r#"{"timestamp":"2026-11-22T01:00:00.000000Z","level":"INFO","target":"access","id":"00000000000000ff","function":"guest_list","class":"user","rate_limit":"nova","tokens":2.5,"backend_ms":50.107,"sent_us":7,"started_us":1000,"limited":true,"quota":[{"limit":"per_user","key":"alice","window":3,"total":100,"cost":2.5}],"more":{"a":[1]}}"#;
 
-    fn of(text: &str) -> Line {
+    fn of(text: &str) -> AuditLine {
         read(&At::plain(text.as_bytes()))
     }
 
     #[test]
     fn the_needed_fields_of_a_line_are_read_and_others_ignored() {
-        let call = Call {
+        let call = LoggedCall {
             id: 255,
             started: 1000,
             came: 1007,
@@ -181,9 +183,9 @@ mod tests {
                 }]),
             }),
         };
-        assert_eq!(of(CALL), Line::Call(Box::new(call.clone())));
+        assert_eq!(of(CALL), AuditLine::Call(Box::new(call.clone())));
         let collected = format!("2026-11-22T01:00:00Z stderr F {CALL}\r");
-        assert_eq!(of(&collected), Line::Call(Box::new(call)));
+        assert_eq!(of(&collected), AuditLine::Call(Box::new(call)));
     }
 
     #[test]
@@ -192,19 +194,19 @@ mod tests {
         assert_eq!(of(&spaced), of(CALL));
         let lost =
             r#"{ "message" : "access lines lost, stderr is read too slowly", "lines" : 41 }"#;
-        assert_eq!(of(lost), Line::Lost(41));
+        assert_eq!(of(lost), AuditLine::Lost(41));
         // Inside a string of another program's object, or without its target, it cannot be
         // judged.
         let within = format!(r#"{{"log": {}}}"#, serde_json::Value::from(CALL));
-        assert!(matches!(of(&within), Line::Broken(_)));
+        assert!(matches!(of(&within), AuditLine::Broken(_)));
         let without = CALL.replace(r#""target":"access","#, "");
-        assert!(matches!(of(&without), Line::Broken(_)));
+        assert!(matches!(of(&without), AuditLine::Broken(_)));
     }
 
     #[test]
     fn a_draw_may_have_an_unknown_window() {
         let text = CALL.replace(r#""window":3"#, r#""window":null"#);
-        let Line::Call(call) = of(&text) else {
+        let AuditLine::Call(call) = of(&text) else {
             panic!("it is a call")
         };
         let sent = call.sent.expect("it left");
@@ -215,7 +217,7 @@ mod tests {
     fn a_call_that_never_left_is_read_as_unsent() {
         let text = CALL.replace(r#""sent_us":7"#, r#""sent_us":null"#);
         let text = text.replace("50.107", "null");
-        let Line::Call(call) = of(&text) else {
+        let AuditLine::Call(call) = of(&text) else {
             panic!("it is a call")
         };
         assert_eq!(call.sent, None);
@@ -225,7 +227,7 @@ mod tests {
     fn a_truncated_line_is_never_read_as_a_call() {
         for end in 1..CALL.len() {
             let line = of(&CALL[..end]);
-            assert!(matches!(line, Line::Broken(_)), "{end}: {line:?}");
+            assert!(matches!(line, AuditLine::Broken(_)), "{end}: {line:?}");
         }
     }
 
@@ -235,7 +237,7 @@ mod tests {
             let text = CALL.replace(from, to);
             assert_ne!(text, CALL);
             let line = of(&text);
-            assert!(matches!(line, Line::Broken(_)), "{text}: {line:?}");
+            assert!(matches!(line, AuditLine::Broken(_)), "{text}: {line:?}");
         };
         broken(r#""started_us":1000,"#, "");
         broken("50.107", "null");
@@ -246,13 +248,13 @@ mod tests {
         broken("00000000000000ff", "00000000000000fg");
         broken(r#""tokens":2.5"#, r#""tokens":-2.5"#);
         broken(r#""cost":2.5"#, r#""cost":1e300"#);
-        assert!(matches!(of("thread 'main' panicked"), Line::Broken(_)));
-        assert_eq!(of(""), Line::Other);
+        assert!(matches!(of("thread 'main' panicked"), AuditLine::Broken(_)));
+        assert_eq!(of(""), AuditLine::Other);
         let other = r#"{"timestamp":"x","level":"INFO","target":"tidegate","message":"ready"}"#;
-        assert_eq!(of(other), Line::Other);
+        assert_eq!(of(other), AuditLine::Other);
         let gate = r#"{"level":"INFO","target":"gate","event":"supply","started_us":1,"at_ns":2}"#;
-        assert_eq!(of(gate), Line::Other);
+        assert_eq!(of(gate), AuditLine::Other);
         let lost = r#"{"timestamp":"x","level":"WARN","message":"access lines lost, stderr is read too slowly","lines":41,"target":"tidegate::telemetry::access"}"#;
-        assert_eq!(of(lost), Line::Lost(41));
+        assert_eq!(of(lost), AuditLine::Lost(41));
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// The processes so far.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    processes: Vec<Process>,
+    processes: Vec<ProcessLife>,
     /// The latest process of each log.
     latest: HashMap<String, usize>,
     /// Whether a sidecar has processes that were there at once, by the first of its processes.
@@ -16,7 +16,7 @@ pub(super) struct Lives {
 }
 
 #[derive(Debug)]
-struct Process {
+struct ProcessLife {
     /// Where its clock has its zero, which is some time before its start.   µs since the epoch
     zero: u64,
     /// When the first of its calls came in, and when its latest call left.   µs since the epoch
@@ -37,7 +37,7 @@ impl Lives {
             self.processes[before].next = Some(number);
             self.processes[before].first
         });
-        self.processes.push(Process {
+        self.processes.push(ProcessLife {
             zero,
             earliest: came,
             latest: zero,

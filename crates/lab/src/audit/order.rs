@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 /// Holds items back until they can be released in order.
 #[derive(Debug)]
-pub(super) struct Order<T> {
+pub(super) struct ReorderBuffer<T> {
     waiting: BinaryHeap<Reverse<T>>,
     max: usize,
     /// The latest that was released.
@@ -18,7 +18,7 @@ pub(super) struct Order<T> {
     pub(super) late: u64,
 }
 
-impl<T: Ord> Order<T> {
+impl<T: Ord> ReorderBuffer<T> {
     /// Holds back at most `max` items.
     pub(super) fn new(max: usize) -> Self {
         Self {
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn items_within_the_bound_are_put_in_order_and_the_others_are_counted() {
         let check = |max, given: &[u64], expected: &[u64], late| {
-            let mut order = Order::new(max);
+            let mut order = ReorderBuffer::new(max);
             let given = given.iter();
             let mut released: Vec<u64> = given.filter_map(|it| order.push(*it).copied()).collect();
             released.extend(std::iter::from_fn(|| order.pop().copied()));

@@ -14,9 +14,9 @@ const KEYS_MAX: usize = 1 << 20;
 
 /// The sums of all quotas.
 #[derive(Debug, Default)]
-pub(super) struct Quotas {
+pub(super) struct QuotaSums {
     /// By name.
-    pub(super) quotas: BTreeMap<Box<str>, Quota>,
+    pub(super) quotas: BTreeMap<Box<str>, KeySums>,
     /// The keys of all of them.
     keys: usize,
     /// Draws that are in no sum: of keys beyond the bound, or of windows that ended long ago.
@@ -25,7 +25,7 @@ pub(super) struct Quotas {
 
 /// The sums of a quota, by key.
 #[derive(Debug, Default)]
-pub(super) struct Quota {
+pub(super) struct KeySums {
     keys: HashMap<Box<str>, Windows>,
     pub(super) found: Fullest,
 }
@@ -34,7 +34,7 @@ pub(super) struct Quota {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fullest {
     pub(super) key: Box<str>,
-    pub(super) window: Window,
+    pub(super) window: KeyWindow,
     /// Windows of any key that were spent beyond every total in their lines.
     pub(super) exceeded: u64,
     /// Windows whose lines give different totals.
@@ -47,7 +47,7 @@ pub(super) struct Fullest {
 
 /// A window of a key. Amounts are millionths of a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct KeyWindow {
     pub(super) number: u64,
     pub(super) spent: u64,
     /// The smallest and the largest total in any line.
@@ -62,8 +62,8 @@ pub(super) struct Window {
 
 #[derive(Debug)]
 struct Windows {
-    newest: Window,
-    before: Option<Window>,
+    newest: KeyWindow,
+    before: Option<KeyWindow>,
     /// The most spent in any window, and the smallest total of any.
     most: u64,
     least_total: u64,
@@ -71,15 +71,15 @@ struct Windows {
     unplaced: u64,
 }
 
-impl Quotas {
+impl QuotaSums {
     /// Adds one draw of a call.
     pub(super) fn draw(&mut self, draw: &Draw, id: u64) {
-        let fresh = Window {
+        let fresh = KeyWindow {
             number: draw.window.unwrap_or(0),
             total: draw.total,
             total_most: draw.total,
             first: id,
-            ..Window::default()
+            ..KeyWindow::default()
         };
         let known = self.quotas.get(&draw.limit);
         if known.is_none_or(|quota| !quota.keys.contains_key(&draw.key)) {
@@ -89,7 +89,7 @@ impl Quotas {
             }
             self.keys += 1;
         }
-        let Quota { keys, found } = self.quotas.entry(draw.limit.clone()).or_default();
+        let KeySums { keys, found } = self.quotas.entry(draw.limit.clone()).or_default();
         let windows = keys.entry(draw.key.clone()).or_insert(Windows {
             newest: fresh,
             before: None,
@@ -111,7 +111,7 @@ impl Quotas {
         window.total = window.total.min(draw.total);
         window.total_most = window.total_most.max(draw.total);
         window.last = id;
-        let Window {
+        let KeyWindow {
             spent,
             total,
             total_most,
@@ -131,7 +131,7 @@ impl Quotas {
     }
 }
 
-impl Quota {
+impl KeySums {
     /// Whether the draws without a window could make a window of this quota exceed its total.
     pub(super) fn unplaced_matters(&self) -> bool {
         self.keys.values().any(|windows| {
@@ -143,7 +143,7 @@ impl Quota {
 
 impl Windows {
     /// The window with the number of a fresh one; `None` if it ended long ago.
-    fn of(&mut self, fresh: Window) -> Option<&mut Window> {
+    fn of(&mut self, fresh: KeyWindow) -> Option<&mut KeyWindow> {
         if fresh.number > self.newest.number {
             self.before = Some(mem::replace(&mut self.newest, fresh));
         }
@@ -158,7 +158,7 @@ impl Windows {
     }
 }
 
-impl Window {
+impl KeyWindow {
     /// Whether a larger part of its total was spent than of another's.
     fn fuller_than(&self, other: &Self) -> bool {
         let product = |spent: u64, total: u64| u128::from(spent) * u128::from(total.max(1));
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_window_sums_the_draws_of_all_calls_in_any_order() {
-        let mut quotas = Quotas::default();
+        let mut quotas = QuotaSums::default();
         for (id, (key, window, cost)) in (0..).zip([
             ("a", 1, 60),
             ("b", 1, 90),
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn draws_that_come_two_windows_late_are_reported_as_uncounted() {
-        let mut quotas = Quotas::default();
+        let mut quotas = QuotaSums::default();
         for window in [1, 2, 3, 1] {
             quotas.draw(&draw("a", window, 100, 100), 0);
         }
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn one_line_with_a_larger_total_does_not_raise_the_limit() {
-        let mut quotas = Quotas::default();
+        let mut quotas = QuotaSums::default();
         quotas.draw(&draw("a", 1, 100, 100), 0);
         quotas.draw(&draw("a", 1, 200, 100), 1);
         let found = &quotas.quotas["per_user"].found;
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn draws_without_a_window_matter_if_some_window_has_no_room_for_them() {
-        let mut quotas = Quotas::default();
+        let mut quotas = QuotaSums::default();
         quotas.draw(&draw("a", 1, 100, 60), 0);
         quotas.draw(&draw("a", None, 100, 40), 1);
         assert!(!quotas.quotas["per_user"].unplaced_matters());

@@ -12,7 +12,7 @@ const SIDECARS_SHOWN: usize = 20;
 
 /// Whether a limit was kept. The worst is the largest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum AuditVerdict {
     /// The limit was kept, for any content of the missing lines.
     Kept,
     /// The missing lines could change the result.
@@ -22,7 +22,7 @@ pub enum Verdict {
     Exceeded,
 }
 
-impl Verdict {
+impl AuditVerdict {
     fn word(self) -> &'static str {
         match self {
             Self::Kept => "kept",
@@ -32,19 +32,19 @@ impl Verdict {
     }
 }
 
-impl From<Verdict> for ExitCode {
-    fn from(verdict: Verdict) -> Self {
+impl From<AuditVerdict> for ExitCode {
+    fn from(verdict: AuditVerdict) -> Self {
         match verdict {
-            Verdict::Kept => Self::SUCCESS,
-            Verdict::Exceeded => Self::FAILURE,
-            Verdict::Unknown => Self::from(2),
+            AuditVerdict::Kept => Self::SUCCESS,
+            AuditVerdict::Exceeded => Self::FAILURE,
+            AuditVerdict::Unknown => Self::from(2),
         }
     }
 }
 
 /// The content of the logs, and the verdict on each limit.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct AuditReport {
     /// Logs that were read.
     pub logs: usize,
     /// Further lines of calls that have a line already.
@@ -70,9 +70,9 @@ pub struct Report {
     /// The processes that wrote the logs.
     pub sidecars: Vec<Sidecar>,
     /// A row for each limit.
-    pub rows: Vec<Row>,
+    pub rows: Vec<LimitRow>,
     /// The verdict on all limits.
-    pub verdict: Verdict,
+    pub verdict: AuditVerdict,
 }
 
 /// A line that cannot be read.
@@ -105,7 +105,7 @@ pub struct Sidecar {
 
 /// The result for one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct LimitRow {
     /// The limit's name.
     pub limit: String,
     /// The limit in words.
@@ -119,12 +119,12 @@ pub struct Row {
     /// The sidecar.
     pub sidecar: String,
     /// Whether it was kept.
-    pub verdict: Verdict,
+    pub verdict: AuditVerdict,
     /// The reason, if there is one to give.
     pub why: String,
 }
 
-impl Report {
+impl AuditReport {
     /// The report as text.
     #[must_use]
     pub fn render(&self) -> String {
@@ -134,7 +134,7 @@ impl Report {
             out.push_str("nothing to audit: give --config or --limit\n");
             return out;
         }
-        let columns: [Column<'_, Row>; 7] = [
+        let columns: [Column<'_, LimitRow>; 7] = [
             ("LIMIT", &|row| row.limit.clone()),
             ("ALLOWED", &|row| row.allowed.clone()),
             ("DENSEST", &|row| row.densest.clone()),

@@ -14,7 +14,7 @@ const RANGES_MAX: usize = 65_536;
 
 /// The ids of one process that have a line.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct SeenIds {
     /// The last id of each range, by its first. Numbers count from the middle, which is the first
     /// id that was seen: ids begin anywhere and may wrap around zero.
     ranges: BTreeMap<u64, u64>,
@@ -25,7 +25,7 @@ pub(super) struct Seen {
     closed_far: u64,
 }
 
-impl Seen {
+impl SeenIds {
     /// Notes an id. Returns false if it was seen before.
     pub(super) fn insert(&mut self, id: u64) -> bool {
         let origin = *self.origin.get_or_insert(id);
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn ids_in_between_without_a_line_are_missing() {
         let check = |ids: &[u64], missing: u64, twice: usize| {
-            let mut seen = Seen::default();
+            let mut seen = SeenIds::default();
             let repeated = ids.iter().filter(|id| !seen.insert(**id)).count();
             assert_eq!((seen.missing(), repeated), (missing, twice), "{ids:?}");
         };
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_distant_id_is_not_counted_as_a_gap() {
-        let mut seen = Seen::default();
+        let mut seen = SeenIds::default();
         for id in [7, 8, 5_490_775_474_554_930_463, 10] {
             assert!(seen.insert(id));
         }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_log_full_of_gaps_stays_within_its_bound_and_loses_no_call() {
-        let mut seen = Seen::default();
+        let mut seen = SeenIds::default();
         let ids = 3 * RANGES_MAX as u64;
         for id in 0..ids {
             assert!(seen.insert(2 * id));

@@ -12,7 +12,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::limit::Span;
+use super::limit::CountingSpan;
 
 /// Most marks of one sweep. A window with more marks has more calls than any config allows, and
 /// not all of them are counted.
@@ -20,7 +20,7 @@ const MARKS_MAX: usize = 1 << 20;
 
 /// A call that counts in a limit. Calls are put in the order in which they left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Mark {
+pub(super) struct CountedCall {
     /// When it left, by the clock of its process.   µs since the epoch
     pub(super) at: u64,
     pub(super) id: u64,
@@ -44,7 +44,7 @@ pub(super) struct Densest {
 
 /// Bounds of the true amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(super) struct AmountBounds {
     /// The least that is possible.
     pub(super) least: u64,
     /// The most that is possible.
@@ -53,13 +53,13 @@ pub(super) struct Bounds {
 
 /// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct SweepResult {
     /// By the stamps.
     pub(super) densest: Densest,
     /// The bounds if all calls were of one process.
-    pub(super) one_clock: Bounds,
+    pub(super) one_clock: AmountBounds,
     /// The bounds if they were of several.
-    pub(super) clocks: Bounds,
+    pub(super) clocks: AmountBounds,
     /// Whether there were more calls than can be counted.
     pub(super) overflowed: bool,
 }
@@ -67,25 +67,27 @@ pub(super) struct Found {
 /// The sweep of one limit over one kind of span.
 #[derive(Clone, Debug)]
 pub(super) enum Sweep {
-    Held(Box<Held>),
+    Held(Box<Occupancy>),
     Aligned(Aligned),
 }
 
 impl Sweep {
     /// A sweep of this span. The clocks err by at most `error` microseconds.
-    pub(super) fn new(span: Span, error: u64) -> Self {
+    pub(super) fn new(span: CountingSpan, error: u64) -> Self {
         let micros = |length: std::time::Duration| {
             u64::try_from(length.as_micros()).expect("a window has 31 days at most")
         };
         match span {
-            Span::Any(length) => Self::Held(Box::new(Held::for_length(micros(length), error))),
-            Span::Aligned(length) => Self::Aligned(Aligned::new(micros(length), error)),
-            Span::AtOnce => Self::Held(Box::new(Held::to_their_ends(error))),
+            CountingSpan::Any(length) => {
+                Self::Held(Box::new(Occupancy::for_length(micros(length), error)))
+            }
+            CountingSpan::Aligned(length) => Self::Aligned(Aligned::new(micros(length), error)),
+            CountingSpan::AtOnce => Self::Held(Box::new(Occupancy::to_their_ends(error))),
         }
     }
 
     /// Takes the next call. Calls come in the order of their stamps.
-    pub(super) fn push(&mut self, mark: Mark) {
+    pub(super) fn push(&mut self, mark: CountedCall) {
         match self {
             Self::Held(sweep) => sweep.push(mark),
             Self::Aligned(sweep) => sweep.push(mark),
@@ -93,7 +95,7 @@ impl Sweep {
     }
 
     /// The result so far.
-    pub(super) fn found(&self) -> Found {
+    pub(super) fn found(&self) -> SweepResult {
         match self {
             Self::Held(sweep) => sweep.found,
             Self::Aligned(sweep) => sweep.found(),
@@ -105,13 +107,13 @@ impl Sweep {
 /// length: then those held at once are those of one span of that length, half open. It is enough
 /// to look at spans that begin at a call.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct Occupancy {
     /// How long a call is held, unless the backend decides.   µs
     length: Option<u64>,
     by_stamps: Reach,
     one_clock: [Reach; 2],
     clocks: [Reach; 2],
-    found: Found,
+    found: SweepResult,
 }
 
 /// The calls held now, if each begins and ends this much later than its stamps.
@@ -120,12 +122,12 @@ struct Reach {
     begins: i64,
     ends: i64,
     /// By their ends.
-    now: BinaryHeap<Reverse<(u64, Mark)>>,
+    now: BinaryHeap<Reverse<(u64, CountedCall)>>,
     sum: u64,
     most: u64,
 }
 
-impl Held {
+impl Occupancy {
     /// All calls are held for the same length, so only the distance of their stamps matters.
     fn for_length(length: u64, error: u64) -> Self {
         let slack = 2 + 2 * signed(error);
@@ -156,11 +158,11 @@ impl Held {
             by_stamps: reach((0, 0)),
             one_clock: one_clock.map(reach),
             clocks: clocks.map(reach),
-            found: Found::default(),
+            found: SweepResult::default(),
         }
     }
 
-    fn push(&mut self, mut mark: Mark) {
+    fn push(&mut self, mut mark: CountedCall) {
         if let Some(length) = self.length {
             mark.end = mark.at.saturating_add(length);
         }
@@ -170,7 +172,7 @@ impl Held {
                 found.overflowed |= !reach.push(mark);
                 reach.most
             });
-            Bounds { least, most }
+            AmountBounds { least, most }
         };
         let (one_clock, clocks) = (bounds(&mut self.one_clock), bounds(&mut self.clocks));
         (found.one_clock, found.clocks) = (one_clock, clocks);
@@ -194,7 +196,7 @@ impl Held {
 
 impl Reach {
     /// Returns false if there are more calls than can be counted.
-    fn push(&mut self, mark: Mark) -> bool {
+    fn push(&mut self, mark: CountedCall) -> bool {
         let begin = mark.at.saturating_add_signed(self.begins);
         let end = mark.end.saturating_add_signed(self.ends);
         while let Some(Reverse((first, over))) = self.now.peek()
@@ -227,8 +229,8 @@ pub(super) struct Aligned {
     length: u64,
     error: u64,
     /// The windows, by number, that later calls may still belong to.
-    open: BTreeMap<u64, Found>,
-    found: Found,
+    open: BTreeMap<u64, SweepResult>,
+    found: SweepResult,
 }
 
 impl Aligned {
@@ -237,12 +239,12 @@ impl Aligned {
             length,
             error,
             open: BTreeMap::new(),
-            found: Found::default(),
+            found: SweepResult::default(),
         }
     }
 
-    fn push(&mut self, mark: Mark) {
-        let Mark { at, amount, id, .. } = mark;
+    fn push(&mut self, mark: CountedCall) {
+        let CountedCall { at, amount, id, .. } = mark;
         let earliest = at.saturating_sub(self.error) / self.length;
         while let Some(window) = self.open.first_entry()
             && *window.key() < earliest
@@ -264,7 +266,13 @@ impl Aligned {
     }
 
     /// Counts a call that left between these two times, both included.
-    fn add(&mut self, from: u64, to: u64, amount: u64, of: fn(&mut Found) -> &mut Bounds) {
+    fn add(
+        &mut self,
+        from: u64,
+        to: u64,
+        amount: u64,
+        of: fn(&mut SweepResult) -> &mut AmountBounds,
+    ) {
         let (first, last) = (from / self.length, to / self.length);
         for number in first..=last {
             let bounds = of(self.open.entry(number).or_default());
@@ -275,7 +283,7 @@ impl Aligned {
         }
     }
 
-    fn found(&self) -> Found {
+    fn found(&self) -> SweepResult {
         let mut found = self.found;
         for window in self.open.values() {
             close(&mut found, window);
@@ -285,7 +293,7 @@ impl Aligned {
 }
 
 /// Adds the counts of a window that is over.
-fn close(found: &mut Found, window: &Found) {
+fn close(found: &mut SweepResult, window: &SweepResult) {
     if window.densest.amount > found.densest.amount {
         found.densest = window.densest;
     }

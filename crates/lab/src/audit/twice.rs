@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
-use super::line::Call;
+use super::line::LoggedCall;
 
 /// Calls kept for comparison, about 64 bytes each.
 const CALLS_MAX: usize = 1 << 18;
@@ -32,7 +32,7 @@ pub(super) struct Recent {
 
 impl Recent {
     /// Notes the first line of a call.
-    pub(super) fn first(&mut self, sidecar: usize, call: &Call) {
+    pub(super) fn first(&mut self, sidecar: usize, call: &LoggedCall) {
         if self.order.len() == CALLS_MAX
             && let Some(oldest) = self.order.pop_front()
         {
@@ -44,7 +44,7 @@ impl Recent {
     }
 
     /// Compares another line of a call with the first.
-    pub(super) fn again(&self, sidecar: usize, call: &Call) -> Repeated {
+    pub(super) fn again(&self, sidecar: usize, call: &LoggedCall) -> Repeated {
         match self.numbers.get(&(sidecar, call.id)) {
             Some(number) if *number == self.hasher.hash_one(call) => Repeated::Same,
             Some(_) => Repeated::Other,
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn lines_of_a_call_are_compared_while_the_first_is_kept() {
-        let call = |id, started| Call {
+        let call = |id, started| LoggedCall {
             id,
             started,
             came: 0,

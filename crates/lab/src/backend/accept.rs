@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::Backend;
+use super::StandInBackend;
 use super::model::next;
 use crate::conn::{self, Conn, Watched, watched};
 
@@ -30,7 +30,7 @@ pub(super) enum Port {
 pub(super) async fn accept(
     listener: TcpListener,
     port: Port,
-    backend: Arc<Backend>,
+    backend: Arc<StandInBackend>,
     stop: CancellationToken,
 ) {
     let mut connections = JoinSet::new();
@@ -59,7 +59,7 @@ pub(super) async fn accept(
 async fn take(
     listener: &Watched,
     port: Port,
-    backend: &Arc<Backend>,
+    backend: &Arc<StandInBackend>,
     connections: &mut JoinSet<()>,
 ) -> Infallible {
     loop {

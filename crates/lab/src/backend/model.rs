@@ -38,7 +38,7 @@ pub struct ModelOptions {
     pub breaks_at: Option<NonZeroU32>,
     /// What happens then; a collapse lasts as long as --recover says
     #[arg(long, value_enum, default_value = "reset", requires = "breaks_at")]
-    pub breaks: Breaks,
+    pub breaks: OverloadReaction,
     /// How much a function counts in the load, such as `guest_start=4`; can be repeated
     #[arg(long = "weight", value_name = "FUNCTION=CALLS", value_parser = parse_weight)]
     pub weights: Vec<(String, Weight)>,
@@ -52,7 +52,7 @@ pub struct ModelOptions {
 
 /// The backend's reaction to a call above the load that it bears.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Breaks {
+pub enum OverloadReaction {
     /// Reset the connection of the new call
     #[default]
     Reset,
@@ -92,8 +92,8 @@ impl ModelOptions {
             backend.capacity = capacity;
             backend.weights = self.weights.iter().map(|(_, weight)| *weight).collect();
             let then = match self.breaks {
-                Breaks::Reset => BreakBehaviour::Reset,
-                Breaks::Collapse => BreakBehaviour::Collapse {
+                OverloadReaction::Reset => BreakBehaviour::Reset,
+                OverloadReaction::Collapse => BreakBehaviour::Collapse {
                     restart: nanos(restart),
                 },
             };
@@ -129,7 +129,7 @@ fn nanos(time: Duration) -> u64 {
 /// A model at work. Its task ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Worked {
-    asks: mpsc::Sender<Ask>,
+    asks: mpsc::Sender<ModelCall>,
     /// The functions with weights, by their numbers in the model.
     functions: Vec<String>,
     down: watch::Receiver<Option<Instant>>,
@@ -137,7 +137,7 @@ pub(super) struct Worked {
 
 /// A call for the task.
 #[derive(Debug)]
-struct Ask {
+struct ModelCall {
     function: usize,
     /// How long it would take alone.   ns
     work: u64,
@@ -174,7 +174,7 @@ impl Worked {
         // One without a weight counts as one call: its number is beyond the list.
         let function = functions.position(|name| name == function);
         let (ends, ended) = oneshot::channel();
-        let ask = Ask {
+        let ask = ModelCall {
             function: function.unwrap_or(usize::MAX),
             work: nanos(work),
             ends,
@@ -212,7 +212,7 @@ pub(super) async fn next(collapses: &mut Option<Collapses>) -> Instant {
 /// The task that holds the model.
 async fn work(
     mut model: Model,
-    mut asks: mpsc::Receiver<Ask>,
+    mut asks: mpsc::Receiver<ModelCall>,
     down: watch::Sender<Option<Instant>>,
 ) {
     let Some(mut first) = asks.recv().await.map(Some) else {

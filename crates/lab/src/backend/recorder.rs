@@ -18,7 +18,7 @@ use tidegate_runtime::lock;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Options;
+use super::StandInOptions;
 
 /// The number of starts to remember. A denser window is reported as this dense.
 const STARTS_MAX: usize = 1_000_000;
@@ -27,7 +27,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 /// A backend's statistics since its start or last reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct BackendStatistics {
     /// Connections accepted.
     pub connections: u64,
     /// Calls started.
@@ -52,7 +52,7 @@ pub struct Report {
     pub falls: u32,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for BackendStatistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines = [
             ("connections", self.connections),
@@ -87,16 +87,16 @@ pub(super) enum CallEnd {
 #[derive(Debug)]
 pub(super) struct Recorder {
     epoch: Instant,
-    pub(super) options: Options,
+    pub(super) options: StandInOptions,
     /// How long a call takes.
     service: ServiceDemand,
-    state: Mutex<State>,
+    state: Mutex<RecorderState>,
     changed: Notify,
 }
 
 #[derive(Debug)]
-struct State {
-    report: Report,
+struct RecorderState {
+    report: BackendStatistics,
     /// Counted from the epoch, in order.
     starts: VecDeque<Duration>,
     /// The number of the last starts within the window that ends now.
@@ -111,7 +111,7 @@ struct State {
 impl Recorder {
     /// # Errors
     /// A `tail` that makes no sense.
-    pub(super) fn new(options: Options) -> io::Result<Self> {
+    pub(super) fn new(options: StandInOptions) -> io::Result<Self> {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let shortest = nanos(options.delay);
         let service = match options.tail {
@@ -125,8 +125,8 @@ impl Recorder {
         Ok(Self {
             service: service.map_err(wrong)?,
             epoch: Instant::now(),
-            state: Mutex::new(State {
-                report: Report::default(),
+            state: Mutex::new(RecorderState {
+                report: BackendStatistics::default(),
                 starts: VecDeque::new(),
                 in_window: 0,
                 down_until: None,
@@ -147,7 +147,7 @@ impl Recorder {
     }
 
     /// Starts a call. It may be the one that makes the backend fall.
-    pub(super) fn begin(&self) -> Call<'_> {
+    pub(super) fn begin(&self) -> RecordedCall<'_> {
         let options = &self.options;
         self.change(|state| {
             // Read under the lock, so that starts are in order.
@@ -169,7 +169,7 @@ impl Recorder {
                 (false, Duration::ZERO, None) => options.delay,
                 _ => Duration::from_nanos(self.service.quantile(state.rng.random())),
             };
-            Call {
+            RecordedCall {
                 recorder: self,
                 falls_before: state.falls,
                 is_down,
@@ -181,7 +181,7 @@ impl Recorder {
         })
     }
 
-    pub(super) fn report(&self) -> Report {
+    pub(super) fn report(&self) -> BackendStatistics {
         lock(&self.state).report.clone()
     }
 
@@ -189,7 +189,10 @@ impl Recorder {
         lock(&self.state).starts.iter().copied().collect()
     }
 
-    pub(super) async fn wait_until(&self, is_so: impl Fn(&Report) -> bool) -> Report {
+    pub(super) async fn wait_until(
+        &self,
+        is_so: impl Fn(&BackendStatistics) -> bool,
+    ) -> BackendStatistics {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -206,10 +209,10 @@ impl Recorder {
     pub(super) fn reset(&self) {
         self.change(|state| {
             let in_flight = state.report.in_flight;
-            state.report = Report {
+            state.report = BackendStatistics {
                 in_flight,
                 peak_in_flight: in_flight,
-                ..Report::default()
+                ..BackendStatistics::default()
             };
             state.starts.clear();
             state.in_window = 0;
@@ -218,14 +221,14 @@ impl Recorder {
     }
 
     /// Changes the statistics, and wakes those that wait for a change.
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut RecorderState) -> T) -> T {
         let done = change(&mut lock(&self.state));
         self.changed.notify_waiters();
         done
     }
 }
 
-impl State {
+impl RecorderState {
     fn start(&mut self, at: Duration) {
         self.report.calls += 1;
         self.report.in_flight += 1;
@@ -247,7 +250,7 @@ impl State {
 
 /// A call in flight. Dropped before its end, it counts as broken.
 #[derive(Debug)]
-pub(super) struct Call<'a> {
+pub(super) struct RecordedCall<'a> {
     recorder: &'a Recorder,
     falls_before: u64,
     /// Whether the backend had fallen when it started.
@@ -258,7 +261,7 @@ pub(super) struct Call<'a> {
     ended: bool,
 }
 
-impl Call<'_> {
+impl RecordedCall<'_> {
     /// Ends the call with its outcome, unless a fall came in between.
     pub(super) fn end(mut self, due: CallEnd) -> CallEnd {
         self.leave(due)
@@ -282,7 +285,7 @@ impl Call<'_> {
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for RecordedCall<'_> {
     fn drop(&mut self) {
         if !self.ended {
             self.leave(CallEnd::Broken);
@@ -295,13 +298,13 @@ mod tests {
     use super::*;
     use crate::seeds::seeds;
 
-    fn recorder(options: Options) -> Recorder {
+    fn recorder(options: StandInOptions) -> Recorder {
         Recorder::new(options).expect("good options")
     }
 
     /// Starts calls at these moments (milliseconds) and returns the densest second.
     async fn densest(starts: &[u64]) -> u32 {
-        let recorder = recorder(Options::default());
+        let recorder = recorder(StandInOptions::default());
         for &at in starts {
             let at = recorder.epoch + Duration::from_millis(at);
             tokio::time::advance(at.saturating_duration_since(Instant::now())).await;
@@ -354,10 +357,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_fall_fails_calls_in_flight_and_new_calls_until_recovery() {
-        let recorder = recorder(Options {
+        let recorder = recorder(StandInOptions {
             break_in_flight: 2,
             recover: Duration::from_secs(5),
-            ..Options::default()
+            ..StandInOptions::default()
         });
         let (first, second) = (recorder.begin(), recorder.begin());
         assert!(!second.is_down);
@@ -377,9 +380,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_call_too_many_in_any_second_makes_it_fall() {
-        let recorder = recorder(Options {
+        let recorder = recorder(StandInOptions {
             break_per_second: 3,
-            ..Options::default()
+            ..StandInOptions::default()
         });
         for _ in 0..3 {
             assert_eq!(recorder.begin().end(CallEnd::Answered), CallEnd::Answered);
@@ -394,7 +397,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_dropped_call_leaves_the_count() {
-        let recorder = recorder(Options::default());
+        let recorder = recorder(StandInOptions::default());
         drop(recorder.begin());
         let report = recorder.report();
         assert_eq!((report.in_flight, report.broken, report.calls), (0, 1, 1));
@@ -403,11 +406,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_same_seed_gives_the_same_pauses_and_failures() {
         let run = || {
-            let recorder = recorder(Options {
+            let recorder = recorder(StandInOptions {
                 jitter: Duration::from_millis(100),
                 fail_rate: 0.3,
                 seed: 7,
-                ..Options::default()
+                ..StandInOptions::default()
             });
             (0..100)
                 .map(|_| {

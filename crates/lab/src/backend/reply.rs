@@ -11,14 +11,14 @@ const BIG: usize = 1024 * 1024;
 
 /// The parts of a call that matter here.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct CallRequest {
     /// The function, or method and path.
     pub(super) name: String,
     pub(super) userid: String,
 }
 
 /// Reads `[function, args, kwargs]`.
-pub(super) fn parse_array(bytes: &[u8]) -> Result<Ask, String> {
+pub(super) fn parse_array(bytes: &[u8]) -> Result<CallRequest, String> {
     let text = std::str::from_utf8(bytes).map_err(|cause| cause.to_string())?;
     let call = Elements::read(text).map_err(|cause| cause.to_string())?;
     let args: Vec<&RawValue> =
@@ -28,19 +28,19 @@ pub(super) fn parse_array(bytes: &[u8]) -> Result<Ask, String> {
         .and_then(|first| serde_json::from_str(first.get()).ok())
         .unwrap_or_default();
     let name = call.function.into_owned();
-    Ok(Ask { name, userid })
+    Ok(CallRequest { name, userid })
 }
 
 /// `GET /guests/HRX00001/info` is about HRX00001, as is any path with another first word.
-pub(super) fn ask_of_path(request: &str) -> Ask {
+pub(super) fn ask_of_path(request: &str) -> CallRequest {
     let name = request.split('?').next().unwrap_or(request).to_owned();
     let userid = name.split('/').nth(2).unwrap_or_default().to_owned();
-    Ask { name, userid }
+    CallRequest { name, userid }
 }
 
 /// The answer to a successful call. It repeats the request, so that a reply to the wrong client
 /// is noticed.
-pub(super) fn answer(ask: &Ask, padding: usize) -> Vec<u8> {
+pub(super) fn answer(ask: &CallRequest, padding: usize) -> Vec<u8> {
     let padding = if ask.userid == "BIG" { BIG } else { padding };
     let mut json = Vec::with_capacity(256 + padding);
     json.extend_from_slice(

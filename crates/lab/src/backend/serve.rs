@@ -9,13 +9,15 @@ use tidegate_zvm::framer::{FrameError, FrameStatus, Framer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::Backend;
+use super::StandInBackend;
 use super::accept::Port;
 use super::model::next;
-use super::recorder::{Call, CallEnd};
-use super::reply::{Ask, answer, ask_of_path, error, internal_error, parse_array, response};
+use super::recorder::{CallEnd, RecordedCall};
+use super::reply::{
+    CallRequest, answer, ask_of_path, error, internal_error, parse_array, response,
+};
 use crate::conn::Conn;
-use crate::framing::{Body, Http};
+use crate::framing::{BodyEnd, Http};
 
 /// The most that one `recv` of the real server reads; a longer request gets no answer.   bytes
 const REQUEST_MAX: usize = 4096;
@@ -61,7 +63,7 @@ impl Whim {
 
 /// How a call ends, for the writer of the reply.
 #[derive(Debug)]
-enum Ending<'a> {
+enum ReplyContent<'a> {
     /// A JSON object without its last bytes, and its `overallRC`.
     Reply {
         json: Vec<u8>,
@@ -73,10 +75,10 @@ enum Ending<'a> {
     /// No byte, and a reset.
     Reset,
     /// No answer until the client leaves; the call is in flight until then.
-    Silent(Call<'a>),
+    Silent(RecordedCall<'a>),
 }
 
-impl Backend {
+impl StandInBackend {
     /// Most calls are complete when their connection is accepted. They are answered without
     /// registering the connection with the runtime.
     pub(super) async fn serve_socket(&self, mut client: Conn) -> io::Result<()> {
@@ -109,12 +111,12 @@ impl Backend {
             }
         };
         match self.run(&ask).await {
-            Ending::Reply { json, withheld, .. } => {
+            ReplyContent::Reply { json, withheld, .. } => {
                 client.write_all(&json[..json.len() - withheld]).await
             }
-            Ending::Close => Ok(()),
-            Ending::Reset => client.reset(),
-            Ending::Silent(call) => {
+            ReplyContent::Close => Ok(()),
+            ReplyContent::Reset => client.reset(),
+            ReplyContent::Silent(call) => {
                 while matches!(client.read_some(&mut bytes).await, Ok(1..)) {
                     bytes.clear();
                 }
@@ -143,8 +145,8 @@ impl Backend {
                 .line
                 .rsplit_once(' ')
                 .map_or("", |(request, _)| request);
-            let body = head.body.unwrap_or(Body::Length(0));
-            if head.expects_continue && body != Body::Length(0) {
+            let body = head.body.unwrap_or(BodyEnd::Length(0));
+            if head.expects_continue && body != BodyEnd::Length(0) {
                 let go_on = b"HTTP/1.1 100 Continue\r\n\r\n";
                 client.stream.write_all(go_on).await?;
             }
@@ -191,7 +193,7 @@ impl Backend {
             false => ask_of_path(request),
         };
         match self.run(&ask).await {
-            Ending::Reply {
+            ReplyContent::Reply {
                 json,
                 overall_rc,
                 withheld,
@@ -201,12 +203,12 @@ impl Backend {
                 stream.write_all(&reply[..sent]).await?;
                 Ok(withheld > 0)
             }
-            Ending::Close => Ok(true),
-            Ending::Reset => {
+            ReplyContent::Close => Ok(true),
+            ReplyContent::Reset => {
                 stream.set_zero_linger()?;
                 Ok(true)
             }
-            Ending::Silent(call) => {
+            ReplyContent::Silent(call) => {
                 let mut ignored = [0; 512];
                 while matches!(stream.read(&mut ignored).await, Ok(1..)) {}
                 drop(call);
@@ -219,14 +221,14 @@ impl Backend {
     ///
     /// The call leaves the count before its reply leaves. Otherwise a client that reads the reply
     /// and sends its next call at once would count as one too many.
-    async fn run(&self, ask: &Ask) -> Ending<'_> {
+    async fn run(&self, ask: &CallRequest) -> ReplyContent<'_> {
         let whim = Whim::of(&ask.userid);
         let call = self.recorder.begin();
         let mut pause = call.pause;
         match whim {
             Whim::Slow(longer) if !call.is_down => pause += longer,
             Whim::Work(work) if !call.is_down => pause = work,
-            Whim::Silent if !call.is_down => return Ending::Silent(call),
+            Whim::Silent if !call.is_down => return ReplyContent::Silent(call),
             _ => {}
         }
         match &self.model {
@@ -234,7 +236,7 @@ impl Backend {
                 let ended = model.works(&ask.name, pause).await;
                 if ended != Some(ServiceOutcome::Served) {
                     call.end(CallEnd::Broken);
-                    return Ending::Reset;
+                    return ReplyContent::Reset;
                 }
             }
             _ if pause.is_zero() => {}
@@ -247,7 +249,7 @@ impl Backend {
             _ => CallEnd::Answered,
         };
         let (json, overall_rc) = match (call.end(due), whim) {
-            (CallEnd::Broken, Whim::Close) => return Ending::Close,
+            (CallEnd::Broken, Whim::Close) => return ReplyContent::Close,
             (CallEnd::Failed, Whim::NoSuchGuest) => {
                 let errmsg = format!("Guest '{}' does not exist.", ask.userid);
                 (error(404, 10, 404, 1, &errmsg), 404)
@@ -261,7 +263,7 @@ impl Backend {
             }
         };
         let is_cut = whim == Whim::Cut && overall_rc == 0;
-        Ending::Reply {
+        ReplyContent::Reply {
             withheld: if is_cut { json.len() / 2 } else { 0 },
             json,
             overall_rc,

@@ -14,16 +14,16 @@ use tidegate_zvm::reply::{self, MODULE_ID, ReplyEnding};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
-use super::{Options, Protocol};
+use super::{BenchOptions, TargetProtocol};
 use crate::conn;
-use crate::framing::{Body, Http};
+use crate::framing::{BodyEnd, Http};
 
 /// Largest answer that is read.   bytes
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
 
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum CallAnswer {
     /// `overallRC` is 0.
     Ok,
     /// From the proxy itself.
@@ -33,7 +33,7 @@ pub(crate) enum Answer {
 /// Why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Failure {
+pub enum CallFailure {
     /// No connection.
     Connect,
     /// The connection broke.
@@ -51,7 +51,7 @@ pub enum Failure {
 /// The bytes to send, made once.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    protocol: Protocol,
+    protocol: TargetProtocol,
     /// Call `n` sends the entry at `n` modulo their number.
     turns: Vec<Vec<u8>>,
     /// Bytes to send for every Nth call, whose trace is sampled.
@@ -63,15 +63,17 @@ const TRACED: &str = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0
 const SAMPLED: &str = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n";
 
 impl Requests {
-    pub(crate) fn new(options: &Options) -> Self {
+    pub(crate) fn new(options: &BenchOptions) -> Self {
         let mut functions = vec![options.function.as_str()];
         if options.mix {
             functions.push("guest_start");
         }
         let turns = |more: &str| {
             let turn = |function: &&str| match options.protocol {
-                Protocol::Socket => array(function, &options.userid),
-                Protocol::Http => http_request(function, &options.userid, options.target, more),
+                TargetProtocol::Socket => array(function, &options.userid),
+                TargetProtocol::Http => {
+                    http_request(function, &options.userid, options.target, more)
+                }
             };
             functions.iter().map(turn).collect()
         };
@@ -135,7 +137,7 @@ fn http_request(function: &str, userid: &str, target: SocketAddr, more: &str) ->
 
 /// A client with at most one connection.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct LoadClient {
     target: SocketAddr,
     requests: Arc<Requests>,
     /// The persistent connection, on HTTP.
@@ -144,7 +146,7 @@ pub(crate) struct Client {
     bytes: Vec<u8>,
 }
 
-impl Client {
+impl LoadClient {
     pub(crate) fn new(target: SocketAddr, requests: Arc<Requests>) -> Self {
         Self {
             target,
@@ -162,35 +164,35 @@ impl Client {
     }
 
     /// Makes a call. A drop before its end closes its connection.
-    pub(crate) async fn call(&mut self, call: u64) -> Result<Answer, Failure> {
+    pub(crate) async fn call(&mut self, call: u64) -> Result<CallAnswer, CallFailure> {
         self.bytes.clear();
         match self.requests.protocol {
-            Protocol::Socket => self.call_socket(call).await,
-            Protocol::Http => self.call_http(call).await,
+            TargetProtocol::Socket => self.call_socket(call).await,
+            TargetProtocol::Http => self.call_http(call).await,
         }
     }
 
-    async fn call_socket(&mut self, call: u64) -> Result<Answer, Failure> {
+    async fn call_socket(&mut self, call: u64) -> Result<CallAnswer, CallFailure> {
         let request = self.requests.turn(call);
         let connecting = conn::connect_and_write(self.target, request);
-        let (mut stream, written) = connecting.await.map_err(|_| Failure::Connect)?;
+        let (mut stream, written) = connecting.await.map_err(|_| CallFailure::Connect)?;
         if written < request.len() {
             let rest = stream.write_all(&request[written..]);
-            rest.await.map_err(|_| Failure::Reset)?;
+            rest.await.map_err(|_| CallFailure::Reset)?;
         }
         self.read_to_end(&stream).await?;
         judge(&self.bytes)
     }
 
     /// Reads until the connection ends. An end that came with the last bytes needs no further read.
-    async fn read_to_end(&mut self, stream: &TcpStream) -> Result<(), Failure> {
+    async fn read_to_end(&mut self, stream: &TcpStream) -> Result<(), CallFailure> {
         loop {
             let ready = stream.ready(Interest::READABLE | Interest::ERROR).await;
-            let ready = ready.map_err(|_| Failure::Reset)?;
+            let ready = ready.map_err(|_| CallFailure::Reset)?;
             // A reset is an end too, and only the next read shows it.
             let is_end = ready.is_read_closed() && !ready.is_error();
             if self.bytes.len() > ANSWER_MAX {
-                return Err(Failure::Cut);
+                return Err(CallFailure::Cut);
             }
             self.bytes.reserve(4096);
             match stream.try_read_buf(&mut self.bytes) {
@@ -198,29 +200,29 @@ impl Client {
                 Ok(_) if is_end && self.bytes.len() < self.bytes.capacity() => return Ok(()),
                 Ok(_) => {}
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return Err(Failure::Reset),
+                Err(_) => return Err(CallFailure::Reset),
             }
         }
     }
 
-    async fn call_http(&mut self, call: u64) -> Result<Answer, Failure> {
+    async fn call_http(&mut self, call: u64) -> Result<CallAnswer, CallFailure> {
         if self.kept.as_ref().is_none_or(Http::is_stale) {
-            self.connect().await.map_err(|_| Failure::Connect)?;
+            self.connect().await.map_err(|_| CallFailure::Connect)?;
         }
         let mut http = self.kept.take().expect("connected above");
         let sent = http.stream.write_all(self.requests.turn(call)).await;
         sent.map_err(failure)?;
         let head = loop {
             match http.head().await.map_err(failure)? {
-                None => return Err(Failure::Empty),
+                None => return Err(CallFailure::Empty),
                 Some(head) if head.line.starts_with("HTTP/1.1 1") => {}
                 Some(head) => break head,
             }
         };
-        let body = head.body.unwrap_or(Body::UntilClose);
+        let body = head.body.unwrap_or(BodyEnd::UntilClose);
         let read = http.body(body, &mut self.bytes, ANSWER_MAX).await;
         read.map_err(failure)?;
-        if !head.close && body != Body::UntilClose {
+        if !head.close && body != BodyEnd::UntilClose {
             self.kept = Some(http);
         }
         judge(&self.bytes)
@@ -228,25 +230,25 @@ impl Client {
 }
 
 /// Why an answer over HTTP was not read to its end.
-fn failure(error: io::Error) -> Failure {
+fn failure(error: io::Error) -> CallFailure {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Failure::Cut,
-        _ => Failure::Reset,
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => CallFailure::Cut,
+        _ => CallFailure::Reset,
     }
 }
 
 /// The class of an answer, by its JSON alone.
-fn judge(json: &[u8]) -> Result<Answer, Failure> {
+fn judge(json: &[u8]) -> Result<CallAnswer, CallFailure> {
     if json.is_empty() {
-        return Err(Failure::Empty);
+        return Err(CallFailure::Empty);
     }
     match reply::read(json) {
-        ReplyEnding::Cut | ReplyEnding::Whole(None) => Err(Failure::Cut),
-        ReplyEnding::Whole(Some(0)) => Ok(Answer::Ok),
+        ReplyEnding::Cut | ReplyEnding::Whole(None) => Err(CallFailure::Cut),
+        ReplyEnding::Whole(Some(0)) => Ok(CallAnswer::Ok),
         ReplyEnding::Whole(Some(_)) if reply::module(json) == Some(MODULE_ID.into()) => {
-            Ok(Answer::Refused)
+            Ok(CallAnswer::Refused)
         }
-        ReplyEnding::Whole(Some(_)) => Err(Failure::Error),
+        ReplyEnding::Whole(Some(_)) => Err(CallFailure::Error),
     }
 }
 
@@ -259,23 +261,26 @@ mod tests {
         let check = |json: &str, expected| assert_eq!(judge(json.as_bytes()), expected, "{json}");
         check(
             r#"{"overallRC": 0, "modID": null, "output": [1]}"#,
-            Ok(Answer::Ok),
+            Ok(CallAnswer::Ok),
         );
         check(
             r#"{"overallRC": 503, "modID": 130, "rs": 1}"#,
-            Ok(Answer::Refused),
+            Ok(CallAnswer::Refused),
         );
         check(
             r#"{"overallRC": 501, "modID": "guest"}"#,
-            Err(Failure::Error),
+            Err(CallFailure::Error),
         );
-        check(r#"{"overallRC": 404, "modID": 10}"#, Err(Failure::Error));
+        check(
+            r#"{"overallRC": 404, "modID": 10}"#,
+            Err(CallFailure::Error),
+        );
         check(
             r#"{"overallRC": 0, "modID": null, "outp"#,
-            Err(Failure::Cut),
+            Err(CallFailure::Cut),
         );
-        check("<html>502</html>", Err(Failure::Cut));
-        check("", Err(Failure::Empty));
+        check("<html>502</html>", Err(CallFailure::Cut));
+        check("", Err(CallFailure::Empty));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use tidegate_runtime::lock;
 
-use super::client::{Answer, Failure};
+use super::client::{CallAnswer, CallFailure};
 
 /// Longest latency in the histogram.   nanoseconds, one hour
 const LATENCY_MAX: u64 = 3_600_000_000_000;
@@ -17,7 +17,7 @@ const LATENCY_MAX: u64 = 3_600_000_000_000;
 /// The result of a load. Latencies are of successful calls only: a refusal is fast, and would
 /// improve the figures.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
+pub struct LoadReport {
     /// Calls started.
     pub calls: u64,
     /// Answered with `overallRC` 0.
@@ -32,7 +32,7 @@ pub struct Report {
     /// the end.
     pub unsent: u64,
     /// Failures by kind.
-    pub failures: BTreeMap<Failure, u64>,
+    pub failures: BTreeMap<CallFailure, u64>,
     /// From the start of the load to the end of its last call.
     pub seconds: f64,
     /// Successful calls per second of `seconds`.
@@ -64,7 +64,7 @@ pub struct Report {
     pub held_after_s: f64,
 }
 
-impl Report {
+impl LoadReport {
     pub(super) fn held(held: usize, held_open: usize, after: Duration, took: Duration) -> Self {
         Self {
             held,
@@ -76,7 +76,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.held > 0 {
             return write!(
@@ -130,14 +130,14 @@ fn shown(micros: f64) -> String {
 }
 
 /// Counts behind one lock.
-pub(super) struct Tally {
+pub(super) struct LoadTally {
     start: Instant,
     counts: Mutex<Counts>,
 }
 
 struct Counts {
     /// The counts. The other figures are computed at the end.
-    report: Report,
+    report: LoadReport,
     latency: Histogram<u64>,
     lag: Histogram<u64>,
     last_ok: Instant,
@@ -147,7 +147,7 @@ struct Counts {
     order: Option<Vec<u64>>,
 }
 
-impl Tally {
+impl LoadTally {
     pub(super) fn new(start: Instant, keep_order: bool) -> Self {
         let histogram = || {
             Histogram::new_with_bounds(100, LATENCY_MAX, 3).expect("bounds and digits are valid")
@@ -155,7 +155,7 @@ impl Tally {
         Self {
             start,
             counts: Mutex::new(Counts {
-                report: Report::default(),
+                report: LoadReport::default(),
                 latency: histogram(),
                 lag: histogram(),
                 last_ok: start,
@@ -172,12 +172,17 @@ impl Tally {
         counts.lag.saturating_record(lag);
     }
 
-    pub(super) fn ended(&self, call: u64, intended: Instant, outcome: Result<Answer, Failure>) {
+    pub(super) fn ended(
+        &self,
+        call: u64,
+        intended: Instant,
+        outcome: Result<CallAnswer, CallFailure>,
+    ) {
         let mut counts = lock(&self.counts);
         let now = Instant::now();
         counts.last_end = now;
         match outcome {
-            Ok(Answer::Ok) => {
+            Ok(CallAnswer::Ok) => {
                 counts.report.ok += 1;
                 counts.last_ok = now;
                 counts
@@ -187,7 +192,7 @@ impl Tally {
                     order.push(call);
                 }
             }
-            Ok(Answer::Refused) => counts.report.refused += 1,
+            Ok(CallAnswer::Refused) => counts.report.refused += 1,
             Err(failure) => *counts.report.failures.entry(failure).or_default() += 1,
         }
     }
@@ -200,7 +205,7 @@ impl Tally {
         lock(&self.counts).report.calls
     }
 
-    pub(super) fn report(&self, unsent: u64) -> Report {
+    pub(super) fn report(&self, unsent: u64) -> LoadReport {
         let counts = lock(&self.counts);
         let micros = |histogram: &Histogram<u64>, quantile| {
             // Tenths would be more than three digits.
@@ -208,7 +213,7 @@ impl Tally {
         };
         let seconds = counts.last_end.duration_since(self.start).as_secs_f64();
         let report = &counts.report;
-        Report {
+        LoadReport {
             failed: report.failures.values().sum(),
             unsent,
             seconds,
@@ -295,7 +300,7 @@ mod tests {
     #[test]
     fn only_good_answers_count_as_latency() {
         let start = Instant::now();
-        let tally = Tally::new(start, true);
+        let tally = LoadTally::new(start, true);
         let ten_ms_ago = start
             .checked_sub(Duration::from_millis(10))
             .expect("up that long");
@@ -303,10 +308,10 @@ mod tests {
             .checked_sub(Duration::from_secs(5))
             .expect("up that long");
         for (call, intended, outcome) in [
-            (1, ten_ms_ago, Ok(Answer::Ok)),
-            (0, ten_ms_ago, Ok(Answer::Ok)),
-            (2, long_ago, Ok(Answer::Refused)),
-            (3, long_ago, Err(Failure::Cut)),
+            (1, ten_ms_ago, Ok(CallAnswer::Ok)),
+            (0, ten_ms_ago, Ok(CallAnswer::Ok)),
+            (2, long_ago, Ok(CallAnswer::Refused)),
+            (3, long_ago, Err(CallFailure::Cut)),
         ] {
             tally.started(intended);
             tally.ended(call, intended, outcome);

@@ -11,7 +11,7 @@ const BAR: usize = 30;
 
 /// A moment of a storm.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
+pub(super) struct StormCounts {
     pub(super) calls: u32,
     pub(super) answered: u32,
     pub(super) failed: u32,
@@ -21,7 +21,7 @@ pub(super) struct Now {
     pub(super) passed: Duration,
 }
 
-impl fmt::Display for Now {
+impl fmt::Display for StormCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ended = self.answered + self.failed;
         // Counted at different times and places, so the difference can be below 0.
@@ -43,7 +43,7 @@ impl fmt::Display for Now {
 
 /// Where the progress of a storm is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum StormProgress {
     /// On a terminal, redrawn.
     Redrawn,
     /// On stderr, as lines.
@@ -52,7 +52,7 @@ pub enum Progress {
     Hidden,
 }
 
-impl Progress {
+impl StormProgress {
     /// On stderr, redrawn if that is a terminal.
     #[must_use]
     pub fn to_stderr() -> Self {
@@ -71,14 +71,14 @@ impl Progress {
         self.write(format_args!("{what}\n"));
     }
 
-    pub(super) fn show(self, now: &Now) {
+    pub(super) fn show(self, now: &StormCounts) {
         match self {
             Self::Redrawn => self.write(format_args!("\r  {now}\x1b[K")),
             Self::Lines | Self::Hidden => self.write(format_args!("  {now}\n")),
         }
     }
 
-    pub(super) fn end(self, now: &Now) {
+    pub(super) fn end(self, now: &StormCounts) {
         self.show(now);
         if self == Self::Redrawn {
             self.write(format_args!("\n"));
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_moment_reads_as_one_line() {
-        let now = Now {
+        let now = StormCounts {
             calls: 300,
             answered: 150,
             failed: 0,

@@ -9,10 +9,10 @@ use tidegate_runtime::command::companion;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 
-use super::{Postpone, Proxy, Wish};
+use super::{DemoProxy, Postpone, Wish};
 
 /// Starts a sidecar with these settings, on a free port.
-pub(super) async fn start(wish: Wish) -> io::Result<Proxy> {
+pub(super) async fn start(wish: Wish) -> io::Result<DemoProxy> {
     let program = companion("tidegate");
     let mut child = Command::new(&program)
         .args(["serve", "--config", "/dev/stdin"])
@@ -40,7 +40,7 @@ pub(super) async fn start(wish: Wish) -> io::Result<Proxy> {
     let addr = listening(&mut log).await?;
     // Read to its end, or its writer stalls.
     tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
-    Ok(Proxy {
+    Ok(DemoProxy {
         addr,
         stop: Box::pin(stop(child)),
     })

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 use foldhash::HashMap;
 use serde_json::{Value, json};
 
-use super::free::{Ending, Ran, Run};
+use super::free::{CallCourse, FreeRun, ReplayedEnding};
 use super::names::Name;
-use super::span::Span;
+use super::span::JudgedSpan;
 use super::timeline::Timeline;
-use super::trace::{Process, Trace};
+use super::trace::{Trace, TracedProcess};
 use tidegate::tools::table::{Column, table};
 use tidegate_record::digits::Utc;
 
@@ -20,7 +20,7 @@ const ROWS_MAX: usize = 12;
 
 /// Counts and waits of some calls in one run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct RunFigures {
     pub(super) calls: u64,
     pub(super) refused: u64,
     pub(super) left: u64,
@@ -46,22 +46,22 @@ impl Default for Waits {
     }
 }
 
-impl Figures {
+impl RunFigures {
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         reason = "seven digits are enough for a wait"
     )]
-    fn count(&mut self, ran: &Ran) {
+    fn count(&mut self, ran: &CallCourse) {
         self.calls += 1;
         match ran.ending {
-            Ending::Answered => {
+            ReplayedEnding::Answered => {
                 if let Waits::Each(waits) = &mut self.waits {
                     waits.push((ran.waited() as f64 / SECOND as f64) as f32);
                 }
             }
-            Ending::Refused => self.refused += 1,
-            Ending::Left => self.left += 1,
+            ReplayedEnding::Refused => self.refused += 1,
+            ReplayedEnding::Left => self.left += 1,
         }
     }
 
@@ -125,8 +125,8 @@ impl Figures {
 /// Figures of the same calls in two runs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pair {
-    pub(super) before: Figures,
-    pub(super) after: Figures,
+    pub(super) before: RunFigures,
+    pub(super) after: RunFigures,
     /// Calls that were answered before, and are refused after.
     pub(super) now_refused: u64,
     /// Calls that were refused before, and are answered after.
@@ -136,12 +136,12 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    fn count(&mut self, before: &Ran, after: &Ran) {
+    fn count(&mut self, before: &CallCourse, after: &CallCourse) {
         self.before.count(before);
         self.after.count(after);
         match (before.ending, after.ending) {
-            (Ending::Answered, Ending::Refused) => self.now_refused += 1,
-            (Ending::Refused, Ending::Answered) => self.now_answered += 1,
+            (ReplayedEnding::Answered, ReplayedEnding::Refused) => self.now_refused += 1,
+            (ReplayedEnding::Refused, ReplayedEnding::Answered) => self.now_answered += 1,
             (before, after) => self.same += u64::from(before == after),
         }
     }
@@ -171,7 +171,7 @@ impl Pair {
 
 /// Calls that a backend got, over all processes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AtBackend {
+pub(super) struct BackendUse {
     /// The first moment of each call at the backend, and the first after it, until all are known.
     /// ns since the epoch
     starts: Vec<u64>,
@@ -184,8 +184,8 @@ pub(super) struct AtBackend {
     beyond: usize,
 }
 
-impl AtBackend {
-    fn add(&mut self, started_us: u64, ran: &Ran) {
+impl BackendUse {
+    fn add(&mut self, started_us: u64, ran: &CallCourse) {
         let begin = started_us.saturating_mul(1000);
         if let Some(sent) = ran.sent() {
             self.starts.push(begin.saturating_add(sent));
@@ -231,9 +231,9 @@ pub(super) struct Comparison {
     pub(super) all: Pair,
     /// By kind and name.
     rows: BTreeMap<(&'static str, String), Pair>,
-    backend: (AtBackend, AtBackend),
+    backend: (BackendUse, BackendUse),
     /// Calls that the backend got in the log.
-    logged: AtBackend,
+    logged: BackendUse,
     pub(super) timeline: Timeline,
 }
 
@@ -253,8 +253,8 @@ impl Comparison {
         &mut self,
         trace: &Trace,
         started_us: u64,
-        process: &Process,
-        (before, after): (&Run, &Run),
+        process: &TracedProcess,
+        (before, after): (&FreeRun, &FreeRun),
     ) {
         let begin = started_us.saturating_mul(1000);
         let runs = process.calls.iter().zip(&before.ran).zip(&after.ran);
@@ -276,7 +276,8 @@ impl Comparison {
                 pair.count(before_it, after_it);
             }
             // A call may be held by one limit before, and by another one after.
-            let is_held = |ran: &Ran| ran.limit.is_some() || ran.ending == Ending::Refused;
+            let is_held =
+                |ran: &CallCourse| ran.limit.is_some() || ran.ending == ReplayedEnding::Refused;
             if is_held(before_it) {
                 let pair = rows.limits.0.entry(before_it.limit).or_default();
                 pair.before.count(before_it);
@@ -291,7 +292,7 @@ impl Comparison {
         }
         let name = |name: Name| trace.names.get(name).to_string();
         // Without a limit, a full queue refused it.
-        let limit = |run: &Run, limit: Option<Name>| match limit {
+        let limit = |run: &FreeRun, limit: Option<Name>| match limit {
             Some(limit) => run.limits.get(limit).to_string(),
             None => "queue".to_owned(),
         };
@@ -316,10 +317,16 @@ impl Comparison {
     }
 
     /// Adds what the backend got in the log.
-    pub(super) fn add_logged(&mut self, started_us: u64, process: &Process, span: &Span) {
+    pub(super) fn add_logged(
+        &mut self,
+        started_us: u64,
+        process: &TracedProcess,
+        span: &JudgedSpan,
+    ) {
         let within = span.calls(process);
         for call in &process.calls[within.start as usize..within.end as usize] {
-            self.logged.add(started_us, &Ran::logged(process, call));
+            self.logged
+                .add(started_us, &CallCourse::logged(process, call));
         }
     }
 

@@ -13,13 +13,13 @@ use tidegate_limits::{Call, Caller, Scheduler, Timestamp, Weight};
 use tidegate_replay::{Decision, Ranked, Replay};
 
 use super::give::{CarriedHolds, give, quota_key};
-use super::given::{Configured, Event, Key};
+use super::given::{Configured, LoggedKey, SchedulerInput};
 use super::names::Name;
 use super::setup::{CannotReplay, Setup, bucket, setup};
-use super::span::Span;
-use super::steps::{What, is_decided};
-use super::stores::Seen;
-use super::trace::{self, Process, Trace};
+use super::span::JudgedSpan;
+use super::steps::{StepEvent, is_decided};
+use super::stores::StoreHistory;
+use super::trace::{Trace, TracedCall, TracedProcess};
 
 /// Result of feeding a log to the scheduler.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Fed {
     /// The first decision that was another one.
     pub(super) first: Option<Difference>,
     /// The store of quotas, as far as the log shows it.
-    pub(super) store: Seen,
+    pub(super) store: StoreHistory,
 }
 
 /// A decision that differs from the log's.
@@ -72,7 +72,7 @@ impl Ranked for LogItem {
 
 struct FedReplay<'t> {
     trace: &'t Trace,
-    process: &'t Process,
+    process: &'t TracedProcess,
     setup: Setup,
     phase: Duration,
     /// The instant of the line with the first config.   ns
@@ -84,8 +84,8 @@ struct FedReplay<'t> {
     calls: Range<u32>,
     carried: CarriedHolds,
     /// Steps that the log has for the present instant.
-    expected: HashMap<u32, What>,
-    store: Seen,
+    expected: HashMap<u32, StepEvent>,
+    store: StoreHistory,
 }
 
 /// Feeds the log of one process.
@@ -93,7 +93,11 @@ struct FedReplay<'t> {
 /// # Errors
 ///
 /// If the log has no start, or a config that is not known.
-pub(super) fn feed(trace: &Trace, process: &Process, span: &Span) -> Result<Fed, CannotReplay> {
+pub(super) fn feed(
+    trace: &Trace,
+    process: &TracedProcess,
+    span: &JudgedSpan,
+) -> Result<Fed, CannotReplay> {
     if let cut @ 1.. = span.cut(process) {
         return Err(CannotReplay::Cut(cut));
     }
@@ -114,21 +118,21 @@ pub(super) fn feed(trace: &Trace, process: &Process, span: &Span) -> Result<Fed,
         calls: span.calls(process),
         carried: CarriedHolds::default(),
         expected: HashMap::default(),
-        store: Seen::default(),
+        store: StoreHistory::default(),
     };
     fed.run(span)
 }
 
 impl FedReplay<'_> {
-    fn run(&mut self, span: &Span) -> Result<Fed, CannotReplay> {
+    fn run(&mut self, span: &JudgedSpan) -> Result<Fed, CannotReplay> {
         let which = span.calls(self.process);
         let judged = &self.process.calls[which.start as usize..which.end as usize];
-        let is_over = |call: &&trace::Call| self.process.last(call).at < span.until;
+        let is_over = |call: &&TracedCall| self.process.last(call).at < span.until;
         let mut fed = Fed {
             same: 0,
             calls: judged.iter().filter(is_over).count() as u64,
             first: None,
-            store: Seen::default(),
+            store: StoreHistory::default(),
         };
         self.plan_line();
         self.plan_call();
@@ -192,7 +196,9 @@ impl FedReplay<'_> {
         let (logged, _) = self.process.step(call, step);
         let item = match logged.what {
             what if is_decided(what) => LogItem::Decided { call, step },
-            What::Class(_) | What::Deadline(_) | What::Bucket(_) => LogItem::Changed { call, step },
+            StepEvent::Class(_) | StepEvent::Deadline(_) | StepEvent::Bucket(_) => {
+                LogItem::Changed { call, step }
+            }
             _ => LogItem::Told { call, step },
         };
         self.replay.plan(Timestamp::from_nanos(logged.at), item);
@@ -241,7 +247,7 @@ impl FedReplay<'_> {
     fn reroute(&mut self, items: &[LogItem]) {
         let changed = items.iter().filter_map(|item| match *item {
             LogItem::Changed { call, step } => match self.process.step(call, step).0.what {
-                What::Bucket(to) => Some((call, bucket(to))),
+                StepEvent::Bucket(to) => Some((call, bucket(to))),
                 _ => None,
             },
             _ => None,
@@ -260,7 +266,7 @@ impl FedReplay<'_> {
         loop {
             let expected = &mut self.expected;
             let draw = &mut |call: &mut u32, jitter: Jitter| match expected.remove(call) {
-                Some(What::Postponed(aside)) => Duration::from_nanos(aside),
+                Some(StepEvent::Postponed(aside)) => Duration::from_nanos(aside),
                 other => {
                     wrong.get_or_insert((*call, other, "it is set aside".to_owned()));
                     jitter.min
@@ -274,10 +280,10 @@ impl FedReplay<'_> {
             };
             let logged = self.expected.remove(&call);
             let is_same = match &refusal {
-                None => logged == Some(What::Admitted),
+                None => logged == Some(StepEvent::Admitted),
                 Some(refusal) => {
                     let call = &self.process.calls[call as usize];
-                    logged == Some(What::Expired) && self.is_same(call, refusal)
+                    logged == Some(StepEvent::Expired) && self.is_same(call, refusal)
                 }
             };
             if !is_same {
@@ -319,12 +325,12 @@ impl FedReplay<'_> {
         self.replay.ticket(call).is_some() && reason == Some(RefusalReason::PredictedLate.as_str())
     }
 
-    fn difference(&self, call: u32, logged: Option<What>, decided: String) -> Difference {
+    fn difference(&self, call: u32, logged: Option<StepEvent>, decided: String) -> Difference {
         let call = &self.process.calls[call as usize];
         let at = self.replay.now().as_nanos();
         let name = |name: Option<Name>| name.map_or("none", |name| self.trace.names.get(name));
         let logged = match logged {
-            Some(what @ (What::Refused | What::Expired)) => {
+            Some(what @ (StepEvent::Refused | StepEvent::Expired)) => {
                 let (reason, limit) = (name(call.reason), name(call.limit));
                 format!("{what:?} at this instant: {reason} ({limit})")
             }
@@ -349,26 +355,26 @@ impl FedReplay<'_> {
     }
 
     /// The scheduler gets one step of a call.
-    fn told(&mut self, call: u32, what: What) -> Result<(), Difference> {
+    fn told(&mut self, call: u32, what: StepEvent) -> Result<(), Difference> {
         let now = self.replay.now();
         let replay = &mut self.replay;
         let is_possible = match what {
-            What::Asked(_) if replay.stage(call).is_none() => return self.asks(call),
-            What::Sent => replay.sent(call),
-            What::Replied => replay.replied(call),
-            What::Ended(outcome, measured) => replay.finish(call, outcome, measured),
-            What::GivenBack => replay.give_back(call),
-            What::Requeued => replay.requeue(call).is_some(),
-            What::Left | What::Evicted => replay.cancel(call),
+            StepEvent::Asked(_) if replay.stage(call).is_none() => return self.asks(call),
+            StepEvent::Sent => replay.sent(call),
+            StepEvent::Replied => replay.replied(call),
+            StepEvent::Ended(outcome, measured) => replay.finish(call, outcome, measured),
+            StepEvent::GivenBack => replay.give_back(call),
+            StepEvent::Requeued => replay.requeue(call).is_some(),
+            StepEvent::Left | StepEvent::Evicted => replay.cancel(call),
             // A change that came too late for its call changes nothing.
-            What::Class(class) => {
+            StepEvent::Class(class) => {
                 if let Some(ticket) = replay.ticket(call) {
                     let class = self.setup.class(self.trace.names.get(class));
                     replay.scheduler_mut().reclass(now, ticket, class);
                 }
                 true
             }
-            What::Deadline(deadline) => {
+            StepEvent::Deadline(deadline) => {
                 if let Some(ticket) = replay.ticket(call) {
                     let deadline = deadline.map(Timestamp::from_nanos);
                     replay.scheduler_mut().set_deadline(ticket, deadline);
@@ -376,7 +382,7 @@ impl FedReplay<'_> {
                 true
             }
             // This was done for all such calls together.
-            What::Bucket(_) => true,
+            StepEvent::Bucket(_) => true,
             _ => false,
         };
         if is_possible {
@@ -391,14 +397,14 @@ impl FedReplay<'_> {
         let call = submitted(self.trace, &self.setup, logged, logged.deadline());
         match self.replay.submit(number, call) {
             Ok(_) => {
-                if self.expected.get(&number) != Some(&What::Refused) {
+                if self.expected.get(&number) != Some(&StepEvent::Refused) {
                     return Ok(());
                 }
                 let decided = "it is taken in".to_owned();
-                Err(self.difference(number, Some(What::Refused), decided))
+                Err(self.difference(number, Some(StepEvent::Refused), decided))
             }
             Err(refusal) => match self.expected.remove(&number) {
-                Some(What::Refused) if self.is_same(logged, &refusal) => Ok(()),
+                Some(StepEvent::Refused) if self.is_same(logged, &refusal) => Ok(()),
                 other => {
                     let decided = format!("it is refused: {}", why(&refusal));
                     Err(self.difference(number, other, decided))
@@ -409,7 +415,7 @@ impl FedReplay<'_> {
 
     /// Whether a refusal is the one in the line. A client that has left got none, and its line has
     /// no reason.
-    fn is_same(&self, call: &trace::Call, refusal: &Refusal) -> bool {
+    fn is_same(&self, call: &TracedCall, refusal: &Refusal) -> bool {
         let name = |name: Option<Name>| name.map(|name| &**self.trace.names.get(name));
         let Some(logged) = name(call.reason) else {
             return true;
@@ -432,19 +438,19 @@ impl FedReplay<'_> {
             return Ok(());
         }
         let names = &self.trace.names;
-        if let Event::QuotaAnswer(answer) = &given.what {
+        if let SchedulerInput::QuotaAnswer(answer) = &given.what {
             let of = quota_key(answer.key, names);
             self.store.answered(given.at, of, answer);
         }
         let now = self.replay.now();
         let scheduler = self.replay.scheduler_mut();
         match &given.what {
-            Event::Reload(configured) => {
+            SchedulerInput::Reload(configured) => {
                 self.setup = setup(&self.trace.known, configured)?;
                 self.phase = configured.phase;
                 scheduler.apply(now, self.setup.policy(self.phase));
             }
-            Event::Costs(costs) => {
+            SchedulerInput::Costs(costs) => {
                 self.setup.take_costs(costs);
                 scheduler.apply(now, self.setup.policy(self.phase));
             }
@@ -461,13 +467,13 @@ impl FedReplay<'_> {
 pub(super) fn submitted(
     trace: &Trace,
     setup: &Setup,
-    call: &trace::Call,
+    call: &TracedCall,
     deadline: Option<u64>,
 ) -> Call {
     let kind = trace.kind(call);
     let function = Arc::clone(trace.names.get(kind.function));
     let quotas = kind.draws.as_ref().map(|draws| {
-        let keys = draws.iter().map(|&(quota, key)| Key { quota, key });
+        let keys = draws.iter().map(|&(quota, key)| LoggedKey { quota, key });
         let keys = keys.map(|key| quota_key(key, &trace.names));
         keys.collect::<Arc<[QuotaKey]>>()
     });

@@ -14,15 +14,15 @@ use tidegate_replay::{Decision, Predictions, Ranked, Replay};
 
 use super::feed::submitted;
 use super::give::{CarriedHolds, give, set_bucket};
-use super::given::Event;
-use super::load::{Load, Service, TICK, service};
-use super::names::{Name, Names};
+use super::given::SchedulerInput;
+use super::load::{ProcessLoad, Service, TICK, service};
+use super::names::{Name, NameTable};
 use super::rules::Matched;
 use super::setup::{CannotReplay, Setup, setup};
-use super::span::Span;
-use super::steps::What;
-use super::stores::Store;
-use super::trace::{self, Process, Trace};
+use super::span::JudgedSpan;
+use super::steps::StepEvent;
+use super::stores::ReplayedStore;
+use super::trace::{Trace, TracedCall, TracedProcess};
 use crate::random::Random;
 use tidegate::admit::ClassDeadline;
 use tidegate::call::claim;
@@ -32,7 +32,7 @@ const JITTER_STREAM: u64 = 1;
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum ReplayedEnding {
     /// The call was sent, and the backend finished it.
     Answered,
     /// The call was refused, at once or after a wait.
@@ -43,7 +43,7 @@ pub(super) enum Ending {
 
 /// The course of a call in one run. A run has one for each of its calls: 40 bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ran {
+pub(super) struct CallCourse {
     /// When it asked for its turn.   ns
     pub(super) asked: u64,
     /// When its turn came, or it was refused, or left.   ns
@@ -54,28 +54,28 @@ pub(super) struct Ran {
     pub(super) ended: u64,
     /// The limit that refused it, or held it longest.
     pub(super) limit: Option<Name>,
-    pub(super) ending: Ending,
+    pub(super) ending: ReplayedEnding,
 }
 
 /// The calls of a process in one run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Run {
+pub(super) struct FreeRun {
     /// The course of each call; `None` if the call was not in the run.
-    pub(super) ran: Vec<Option<Ran>>,
+    pub(super) ran: Vec<Option<CallCourse>>,
     /// The limits that refused calls or held them.
-    pub(super) limits: Names,
+    pub(super) limits: NameTable,
 }
 
-impl Run {
+impl FreeRun {
     /// The calls of the log as they ran in it.
-    pub(super) fn logged(trace: &Trace, process: &Process, span: &Span) -> Self {
+    pub(super) fn logged(trace: &Trace, process: &TracedProcess, span: &JudgedSpan) -> Self {
         let mut run = Self {
             ran: vec![None; process.calls.len()],
-            limits: Names::default(),
+            limits: NameTable::default(),
         };
         let within = span.calls(process);
         for nth in within.start as usize..within.end as usize {
-            let mut ran = Ran::logged(process, &process.calls[nth]);
+            let mut ran = CallCourse::logged(process, &process.calls[nth]);
             let name = ran.limit.map(|limit| trace.names.get(limit));
             ran.limit = name.map(|name| run.limits.of(name));
             run.ran[nth] = Some(ran);
@@ -84,9 +84,9 @@ impl Run {
     }
 }
 
-impl Ran {
+impl CallCourse {
     /// The course of a call in the log.
-    pub(super) fn logged(process: &Process, call: &trace::Call) -> Self {
+    pub(super) fn logged(process: &TracedProcess, call: &TracedCall) -> Self {
         let last = process.last(call);
         let (admitted, service) = service(process, call).unzip();
         Self {
@@ -97,9 +97,9 @@ impl Ran {
             left_queue: admitted.unwrap_or(last.at),
             ended: last.at,
             ending: match last.what {
-                What::Ended(..) => Ending::Answered,
-                What::Refused | What::Expired => Ending::Refused,
-                _ => Ending::Left,
+                StepEvent::Ended(..) => ReplayedEnding::Answered,
+                StepEvent::Refused | StepEvent::Expired => ReplayedEnding::Refused,
+                _ => ReplayedEnding::Left,
             },
             limit: call.limit,
         }
@@ -154,7 +154,7 @@ impl Ranked for FreeEvent {
 }
 
 /// How the calls and rate limits of a log are those of another config.
-struct Other<'t> {
+struct CallMapping<'t> {
     matched: &'t Matched,
     /// Each bucket of the log, and the one that its calls are charged to: that of the same name; its
     /// own, under another number, if it was made through the API; or none.
@@ -164,10 +164,10 @@ struct Other<'t> {
 /// Numbers of the log are moved by this, so that they are none of those of the config.
 const MOVED: u64 = 1 << 32;
 
-impl<'t> Other<'t> {
-    fn new(process: &Process, logged: &Setup, new: &Setup, matched: &'t Matched) -> Self {
+impl<'t> CallMapping<'t> {
+    fn new(process: &TracedProcess, logged: &Setup, new: &Setup, matched: &'t Matched) -> Self {
         let rules = process.given.iter().filter_map(|given| match &given.what {
-            Event::Bucket(it) => Some((it.0, &it.1)),
+            SchedulerInput::Bucket(it) => Some((it.0, &it.1)),
             _ => None,
         });
         let bucket = |(id, rule): (BucketId, &BucketFields)| {
@@ -193,7 +193,7 @@ impl<'t> Other<'t> {
 
     /// Puts a call into the class and charges it to the rate limit that the config's rules say, where
     /// the log has what they need. Returns how long its rate limit lets it wait.
-    fn place(&self, setup: &Setup, logged: &trace::Call, call: &mut Call) -> claim::ClaimDeadline {
+    fn place(&self, setup: &Setup, logged: &TracedCall, call: &mut Call) -> claim::ClaimDeadline {
         let placed = self.matched.get(logged.kind);
         if let Some(class) = &placed.class {
             call.class = setup.class(class);
@@ -215,21 +215,21 @@ impl<'t> Other<'t> {
 }
 
 struct FreeReplay<'t> {
-    load: &'t Load<'t>,
+    load: &'t ProcessLoad<'t>,
     setup: Setup,
     /// How the calls of the log are those of another config; `None` if the log's own decides.
-    other: Option<Other<'t>>,
+    other: Option<CallMapping<'t>>,
     phase: Duration,
     /// The instant of the line with the first config.   ns
     begin: u64,
     replay: Replay<u32, FreeEvent>,
     carried: CarriedHolds,
-    run: Run,
+    run: FreeRun,
     /// Lines of the gate and calls of the log that are not planned yet. They keep the time that they have in the log, in
     /// order, so it is enough to plan one of each at a time.
     lines: Range<u32>,
     calls: Range<u32>,
-    store: Store<'t>,
+    store: ReplayedStore<'t>,
 }
 
 /// Runs the calls of a process freely.
@@ -237,7 +237,11 @@ struct FreeReplay<'t> {
 /// # Errors
 ///
 /// If the log has no start, or a config that is not known.
-pub(super) fn run<'t>(load: &'t Load<'t>, by: &By<'t>, seed: u64) -> Result<Run, CannotReplay> {
+pub(super) fn run<'t>(
+    load: &'t ProcessLoad<'t>,
+    by: &By<'t>,
+    seed: u64,
+) -> Result<FreeRun, CannotReplay> {
     let (process, span) = (load.process, &load.span);
     let start = &process.given[span.first as usize];
     let configured = start.what.configured().ok_or(CannotReplay::NoStart)?;
@@ -245,7 +249,7 @@ pub(super) fn run<'t>(load: &'t Load<'t>, by: &By<'t>, seed: u64) -> Result<Run,
     let (setup, other) = match by {
         By::Log => (logged, None),
         By::Config(new, matched) => {
-            let other = Other::new(process, &logged, new, matched);
+            let other = CallMapping::new(process, &logged, new, matched);
             (Setup::clone(new), Some(other))
         }
     };
@@ -259,13 +263,13 @@ pub(super) fn run<'t>(load: &'t Load<'t>, by: &By<'t>, seed: u64) -> Result<Run,
         phase,
         begin: start.at,
         carried: CarriedHolds::default(),
-        run: Run {
+        run: FreeRun {
             ran: vec![None; process.calls.len()],
-            limits: Names::default(),
+            limits: NameTable::default(),
         },
         lines: span.first..u32::try_from(until).unwrap_or(u32::MAX),
         calls: span.calls(process),
-        store: Store::new(load.store),
+        store: ReplayedStore::new(load.store),
         load,
     };
     free.replay.set_timer_step(Duration::from_nanos(TICK));
@@ -361,7 +365,7 @@ impl FreeReplay<'_> {
             }
             FreeEvent::Leaves(call) => {
                 if self.replay.cancel(call) {
-                    self.ends(call, Ending::Left);
+                    self.ends(call, ReplayedEnding::Left);
                 }
             }
             FreeEvent::Sent(call) => {
@@ -421,7 +425,7 @@ impl FreeReplay<'_> {
     /// A line of the gate. The health of the backend is what it was in the log: its probes, which
     /// depend on calls, are left out.
     fn given(&mut self, nth: u32) -> Result<(), CannotReplay> {
-        let Load { trace, process, .. } = self.load;
+        let ProcessLoad { trace, process, .. } = self.load;
         let given = &process.given[nth as usize];
         if given.again && given.at != self.begin {
             return Ok(());
@@ -429,34 +433,35 @@ impl FreeReplay<'_> {
         let now = self.replay.now();
         let scheduler = self.replay.scheduler_mut();
         match (&given.what, &self.other) {
-            (Event::Reload(configured), None) => {
+            (SchedulerInput::Reload(configured), None) => {
                 self.setup = setup(&trace.known, configured)?;
                 self.phase = configured.phase;
                 scheduler.apply(now, self.setup.policy(self.phase));
                 self.set_predictions();
             }
-            (Event::Costs(costs), None) => {
+            (SchedulerInput::Costs(costs), None) => {
                 self.setup.take_costs(costs);
                 scheduler.apply(now, self.setup.policy(self.phase));
             }
-            (Event::Supply(it), _) if it.by == Supplier::Health && is_probe(it.supply) => {}
-            (Event::Bucket(it), Some(other)) => {
+            (SchedulerInput::Supply(it), _) if it.by == Supplier::Health && is_probe(it.supply) => {
+            }
+            (SchedulerInput::Bucket(it), Some(other)) => {
                 if let Some(id) = other.made(it.0) {
                     set_bucket(scheduler, now, id, self.setup.rule(&it.1));
                 }
             }
-            (Event::BucketGone(id), Some(other)) => {
+            (SchedulerInput::BucketGone(id), Some(other)) => {
                 if let Some(id) = other.made(*id) {
                     scheduler.remove_bucket(now, id, |_| None);
                 }
             }
-            (Event::Fill(it), Some(other)) => {
+            (SchedulerInput::Fill(it), Some(other)) => {
                 if let Some(id) = other.bucket(it.0) {
                     scheduler.supply_fill(now, id, it.1);
                 }
             }
-            (Event::QuotaAnswer(it), _) => scheduler.learn_store_time(now, it.time),
-            (Event::Quotas, Some(_)) | (Event::QuotaChanged(_), _) => {}
+            (SchedulerInput::QuotaAnswer(it), _) => scheduler.learn_store_time(now, it.time),
+            (SchedulerInput::Quotas, Some(_)) | (SchedulerInput::QuotaChanged(_), _) => {}
             (event, _) => {
                 let (setup, names) = (&self.setup, &trace.names);
                 give(scheduler, now, event, setup, names, &mut self.carried);
@@ -472,12 +477,12 @@ impl FreeReplay<'_> {
         let logged = &process.calls[number as usize];
         let (first, last) = (process.asked(logged), process.last(logged));
         let shifted = |instant: u64| (instant + at).saturating_sub(first);
-        self.run.ran[number as usize] = Some(Ran {
+        self.run.ran[number as usize] = Some(CallCourse {
             asked: at,
             sent: u64::MAX,
             left_queue: at,
             ended: at,
-            ending: Ending::Left,
+            ending: ReplayedEnding::Left,
             limit: None,
         });
         let mut call = submitted(self.load.trace, &self.setup, logged, None);
@@ -492,7 +497,10 @@ impl FreeReplay<'_> {
         };
         match self.replay.submit(number, call) {
             Ok(_) => {
-                if matches!(last.what, What::Left | What::GivenBack | What::Evicted) {
+                if matches!(
+                    last.what,
+                    StepEvent::Left | StepEvent::GivenBack | StepEvent::Evicted
+                ) {
                     self.plan(shifted(last.at), FreeEvent::Leaves(number));
                 }
             }
@@ -532,7 +540,7 @@ impl FreeReplay<'_> {
             let limit = held_by.map(|limit| self.run.limits.of(limit));
             if let Some(ran) = &mut self.run.ran[call as usize] {
                 ran.left_queue = at;
-                ran.ending = Ending::Answered;
+                ran.ending = ReplayedEnding::Answered;
                 ran.limit = limit;
             }
             let service = self.load.service(call);
@@ -551,11 +559,11 @@ impl FreeReplay<'_> {
         if let Some(ran) = &mut self.run.ran[call as usize] {
             ran.limit = limit.map(|limit| self.run.limits.of(limit));
         }
-        self.ends(call, Ending::Refused);
+        self.ends(call, ReplayedEnding::Refused);
     }
 
     /// A call ends without a turn.
-    fn ends(&mut self, call: u32, ending: Ending) {
+    fn ends(&mut self, call: u32, ending: ReplayedEnding) {
         let at = self.at();
         if let Some(ran) = &mut self.run.ran[call as usize] {
             ran.ending = ending;
@@ -593,9 +601,9 @@ mod tests {
     #[test]
     fn what_became_of_a_call_is_small() {
         assert!(
-            size_of::<Option<Ran>>() <= 40,
+            size_of::<Option<CallCourse>>() <= 40,
             "{}",
-            size_of::<Option<Ran>>()
+            size_of::<Option<CallCourse>>()
         );
     }
 }

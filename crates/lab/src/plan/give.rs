@@ -8,8 +8,8 @@ use tidegate_limits::scheduler::{BucketRule, Outcome};
 use tidegate_limits::{Call, Hold, Scheduler, Timestamp};
 use tidegate_record::kind::{CarriedCallFields, CarriedFields};
 
-use super::given::{Event, Key};
-use super::names::Names;
+use super::given::{LoggedKey, SchedulerInput};
+use super::names::NameTable;
 use super::setup::Setup;
 
 /// The calls of a process before that may still be at the backend.
@@ -73,32 +73,33 @@ fn call(fields: &CarriedCallFields, since: Timestamp, setup: &Setup) -> Call {
 pub(super) fn give(
     scheduler: &mut Scheduler<u32>,
     now: Timestamp,
-    event: &Event,
+    event: &SchedulerInput,
     setup: &Setup,
-    names: &Names,
+    names: &NameTable,
     carried: &mut CarriedHolds,
 ) {
-    let at = |scheduler: &Scheduler<u32>, key: Key| scheduler.quota_ref(&quota_key(key, names));
+    let at =
+        |scheduler: &Scheduler<u32>, key: LoggedKey| scheduler.quota_ref(&quota_key(key, names));
     match event {
-        Event::Share(share) => scheduler.set_share(now, *share),
-        Event::Supply(it) => {
+        SchedulerInput::Share(share) => scheduler.set_share(now, *share),
+        SchedulerInput::Supply(it) => {
             scheduler.supply(now, names.get(it.limit), it.by, it.supply);
         }
-        Event::Fill(it) => {
+        SchedulerInput::Fill(it) => {
             scheduler.supply_fill(now, it.0, it.1);
         }
-        Event::Bucket(it) => {
+        SchedulerInput::Bucket(it) => {
             set_bucket(scheduler, now, it.0, setup.rule(&it.1));
         }
-        Event::BucketGone(id) => {
+        SchedulerInput::BucketGone(id) => {
             scheduler.remove_bucket(now, *id, |_| None);
         }
-        Event::Carried(it) => carried.carry(scheduler, now, it, setup),
-        Event::Quotas => {
+        SchedulerInput::Carried(it) => carried.carry(scheduler, now, it, setup),
+        SchedulerInput::Quotas => {
             let (rules, keys_max) = setup.quotas();
             scheduler.set_quotas(now, rules, keys_max);
         }
-        Event::QuotaRule(it) => {
+        SchedulerInput::QuotaRule(it) => {
             let (key, figures) = &**it;
             let of = quota_key(*key, names);
             if let Some(at) = at(scheduler, *key) {
@@ -106,28 +107,28 @@ pub(super) fn give(
                 scheduler.set_quota_rule(now, at, rule);
             }
         }
-        Event::QuotaNodes(nodes) => scheduler.set_quota_nodes(*nodes),
-        Event::QuotaPast(from) => scheduler.set_quota_past(now, *from),
-        Event::StoreTime(time) => scheduler.learn_store_time(now, **time),
-        Event::QuotaAnswer(it) => {
+        SchedulerInput::QuotaNodes(nodes) => scheduler.set_quota_nodes(*nodes),
+        SchedulerInput::QuotaPast(from) => scheduler.set_quota_past(now, *from),
+        SchedulerInput::StoreTime(time) => scheduler.learn_store_time(now, **time),
+        SchedulerInput::QuotaAnswer(it) => {
             // It came with the answer. Several at one instant have the same.
             scheduler.learn_store_time(now, it.time);
             if let Some(at) = at(scheduler, it.key) {
                 scheduler.answer_quota(now, at, it.question, it.reply, it.entropy);
             }
         }
-        Event::QuotaChanged(key) => {
+        SchedulerInput::QuotaChanged(key) => {
             if let Some(at) = at(scheduler, **key) {
                 scheduler.tell_quota(now, at);
             }
         }
-        Event::StoreBack => scheduler.store_is_back(now),
-        Event::Start(_)
-        | Event::Reload(_)
-        | Event::Checkpoint(_)
-        | Event::Costs(_)
-        | Event::Woke
-        | Event::End => {}
+        SchedulerInput::StoreBack => scheduler.store_is_back(now),
+        SchedulerInput::Start(_)
+        | SchedulerInput::Reload(_)
+        | SchedulerInput::Checkpoint(_)
+        | SchedulerInput::Costs(_)
+        | SchedulerInput::Woke
+        | SchedulerInput::End => {}
     }
 }
 
@@ -147,7 +148,7 @@ pub(super) fn set_bucket(
 }
 
 /// The key in the words of the scheduler.
-pub(super) fn quota_key(key: Key, names: &Names) -> QuotaKey {
+pub(super) fn quota_key(key: LoggedKey, names: &NameTable) -> QuotaKey {
     QuotaKey {
         quota: Arc::clone(names.get(key.quota)),
         key: Arc::clone(names.get(key.key)),

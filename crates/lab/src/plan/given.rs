@@ -10,7 +10,7 @@ use tidegate_limits::{Fill, Timestamp};
 use tidegate_record::kind::{BucketFields, CarriedFields, PacedCost};
 use tidegate_record::{GateEvent, GateLine};
 
-use super::names::{Name, Names};
+use super::names::{Name, NameTable};
 
 /// A line of the gate. The rare ones with much content are in boxes, so that a log with as many of
 /// the others as calls fits into memory.
@@ -20,12 +20,12 @@ pub(super) struct Given {
     pub(super) at: u64,
     /// Whether the line repeats an earlier one, for replays that begin here.
     pub(super) again: bool,
-    pub(super) what: Event,
+    pub(super) what: SchedulerInput,
 }
 
 /// Content of a line of the gate.
 #[derive(Debug, PartialEq)]
-pub(super) enum Event {
+pub(super) enum SchedulerInput {
     Start(Box<Configured>),
     Reload(Box<Configured>),
     Checkpoint(Box<Configured>),
@@ -41,12 +41,12 @@ pub(super) enum Event {
     Carried(Box<CarriedFields>),
     /// The quotas of the config.
     Quotas,
-    QuotaRule(Box<(Key, Option<Figures>)>),
+    QuotaRule(Box<(LoggedKey, Option<KeyFigures>)>),
     QuotaNodes(u32),
     QuotaPast(Duration),
     StoreTime(Box<StoreTime>),
     QuotaAnswer(Box<Answered>),
-    QuotaChanged(Box<Key>),
+    QuotaChanged(Box<LoggedKey>),
     StoreBack,
     Woke,
     End,
@@ -74,14 +74,14 @@ pub(super) struct Supplied {
 
 /// The key of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct LoggedKey {
     pub(super) quota: Name,
     pub(super) key: Name,
 }
 
 /// The rule of a key of its own, where it differs from that of its quota.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Figures {
+pub(super) struct KeyFigures {
     pub(super) total: u64,
     pub(super) base: Option<u64>,
 }
@@ -89,7 +89,7 @@ pub(super) struct Figures {
 /// The answer of a store of quotas.
 #[derive(Debug, PartialEq)]
 pub(super) struct Answered {
-    pub(super) key: Key,
+    pub(super) key: LoggedKey,
     pub(super) question: QuestionId,
     pub(super) reply: StoreReply,
     pub(super) entropy: u64,
@@ -98,21 +98,21 @@ pub(super) struct Answered {
 
 impl Given {
     /// Of a line; `None` if it cannot be read.
-    pub(super) fn of(gate: &GateLine<'_>, names: &mut Names) -> Option<Self> {
+    pub(super) fn of(gate: &GateLine<'_>, names: &mut NameTable) -> Option<Self> {
         Some(Self {
             at: gate.at_ns?,
             again: gate.again == Some(true),
-            what: Event::of(gate, names)?,
+            what: SchedulerInput::of(gate, names)?,
         })
     }
 }
 
-impl Event {
-    fn of(gate: &GateLine<'_>, names: &mut Names) -> Option<Self> {
+impl SchedulerInput {
+    fn of(gate: &GateLine<'_>, names: &mut NameTable) -> Option<Self> {
         let configured = || Box::new(Configured::of(gate));
         let bucket = gate.bucket.map(BucketId);
         let mut key = || {
-            Some(Key {
+            Some(LoggedKey {
                 quota: names.of(gate.limit.as_deref()?),
                 key: names.of(gate.key.as_deref()?),
             })
@@ -146,7 +146,7 @@ impl Event {
             GateEvent::Quotas => Self::Quotas,
             GateEvent::QuotaRule => {
                 let base = gate.base;
-                let figures = gate.total.map(|total| Figures { total, base });
+                let figures = gate.total.map(|total| KeyFigures { total, base });
                 Self::QuotaRule(Box::new((key()?, figures)))
             }
             GateEvent::QuotaNodes => Self::QuotaNodes(u32::try_from(gate.nodes?).ok()?),
@@ -194,7 +194,7 @@ impl Given {
     /// When a scheduler that is replayed from this line on begins. Before a checkpoint it ran for long.
     pub(super) fn begins(&self) -> Timestamp {
         match self.what {
-            Event::Start(_) => Timestamp::from_nanos(self.at),
+            SchedulerInput::Start(_) => Timestamp::from_nanos(self.at),
             _ => Timestamp::ZERO,
         }
     }

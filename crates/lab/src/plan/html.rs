@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::compare::Pair;
 use super::plans::Plan;
-use super::report::Report;
+use super::report::PlanReport;
 use super::timeline::{Slot, Timeline};
 use tidegate_record::digits::Utc;
 
@@ -35,7 +35,7 @@ pre{white-space:pre-wrap}";
 type Of<'a> = &'a dyn Fn(&Slot) -> f64;
 
 /// The whole page.
-pub(super) fn page(report: &Report<'_>) -> String {
+pub(super) fn page(report: &PlanReport<'_>) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {

@@ -7,10 +7,10 @@ use foldhash::HashMap;
 use tidegate_limits::Tokens;
 use tidegate_limits::scheduler::Outcome;
 
-use super::span::Span;
-use super::steps::{What, is_decided};
-use super::stores::Seen;
-use super::trace::{self, Process, Trace};
+use super::span::JudgedSpan;
+use super::steps::{StepEvent, is_decided};
+use super::stores::StoreHistory;
+use super::trace::{Trace, TracedCall, TracedProcess};
 use crate::random::Random;
 
 /// The sidecar's timer fires at whole milliseconds. With jitter this decides about calls: a call that arrives between two
@@ -37,14 +37,14 @@ pub(super) struct Service {
 }
 
 /// The last turn of a call that was sent, and what the backend took from then on.
-pub(super) fn service(process: &Process, call: &trace::Call) -> Option<(u64, Service)> {
+pub(super) fn service(process: &TracedProcess, call: &TracedCall) -> Option<(u64, Service)> {
     let (mut admitted, mut sent, mut replied, mut end) = (None, None, None, None);
     for step in process.steps(call) {
         match step.what {
-            What::Admitted => (admitted, sent, replied) = (Some(step.at), None, None),
-            What::Sent => sent = Some(step.at),
-            What::Replied => replied = Some(step.at),
-            What::Ended(outcome, measured) => end = Some((step.at, outcome, measured)),
+            StepEvent::Admitted => (admitted, sent, replied) = (Some(step.at), None, None),
+            StepEvent::Sent => sent = Some(step.at),
+            StepEvent::Replied => replied = Some(step.at),
+            StepEvent::Ended(outcome, measured) => end = Some((step.at, outcome, measured)),
             _ => {}
         }
     }
@@ -67,10 +67,10 @@ fn tick(wake: u64) -> u64 {
 }
 
 /// The calls of a process, as they arrive.
-pub(super) struct Load<'t> {
+pub(super) struct ProcessLoad<'t> {
     pub(super) trace: &'t Trace,
-    pub(super) process: &'t Process,
-    pub(super) span: Span,
+    pub(super) process: &'t TracedProcess,
+    pub(super) span: JudgedSpan,
     /// For each call that was not sent in the log, the call whose service time it has; `None` if no
     /// call of the log was sent.
     pub(super) borrowed: HashMap<u32, Option<u32>>,
@@ -78,7 +78,7 @@ pub(super) struct Load<'t> {
     /// By how much the timer of the sidecar was late, in the log.   ns
     pub(super) late: Vec<u32>,
     /// The store of quotas, as far as the log shows it.
-    pub(super) store: &'t Seen,
+    pub(super) store: &'t StoreHistory,
 }
 
 /// The order of each client's calls, one after another. As closed clients ask.
@@ -89,13 +89,13 @@ pub(super) struct Chains {
     follows: Vec<bool>,
 }
 
-impl<'t> Load<'t> {
+impl<'t> ProcessLoad<'t> {
     /// Of one process. A call that was not sent gets the service of another one of its function.
     pub(super) fn new(
         trace: &'t Trace,
-        process: &'t Process,
-        span: Span,
-        store: &'t Seen,
+        process: &'t TracedProcess,
+        span: JudgedSpan,
+        store: &'t StoreHistory,
         clients: Clients,
         seed: u64,
     ) -> Self {
@@ -167,18 +167,18 @@ const LATE_SAMPLES: usize = 10_000;
 
 /// By how much the timer was late after its tick, for calls that were set aside, and for deadlines. A call that is set
 /// aside until its deadline has its last turn then only if the timer is on time, which it is not.
-fn late(process: &Process, span: &Span) -> Vec<u32> {
+fn late(process: &TracedProcess, span: &JudgedSpan) -> Vec<u32> {
     let within = span.calls(process);
     let mut late = Vec::new();
     for call in &process.calls[within.start as usize..within.end as usize] {
         let mut due = None;
         for step in process.steps(call) {
             let due_before = match step.what {
-                What::Expired => due.min(call.deadline()).or(call.deadline()),
+                StepEvent::Expired => due.min(call.deadline()).or(call.deadline()),
                 _ => due,
             };
             due = match step.what {
-                What::Postponed(aside) => Some(step.at + aside),
+                StepEvent::Postponed(aside) => Some(step.at + aside),
                 _ => None,
             };
             let by = due_before.map(|due| step.at.saturating_sub(tick(due)));
@@ -195,7 +195,7 @@ fn late(process: &Process, span: &Span) -> Vec<u32> {
 impl Chains {
     /// The call before of each call is the one of the same client that ended last before it
     /// arrived, and that no other call follows.
-    fn of(trace: &Trace, process: &Process, span: &Span) -> Self {
+    fn of(trace: &Trace, process: &TracedProcess, span: &JudgedSpan) -> Self {
         let calls = &process.calls;
         let within = span.calls(process);
         let mut ends: Vec<(u64, u32)> = within

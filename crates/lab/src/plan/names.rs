@@ -23,12 +23,12 @@ impl Name {
 
 /// Each name once.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Names {
+pub(super) struct NameTable {
     all: Vec<Arc<str>>,
     known: HashMap<Arc<str>, Name>,
 }
 
-impl Names {
+impl NameTable {
     pub(super) fn of(&mut self, name: &str) -> Name {
         if let Some(known) = self.known.get(name) {
             return *known;

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::compare::Comparison;
-use super::free::{self, By, Run};
-use super::load::{Clients, Load};
+use super::free::{self, By, FreeRun};
+use super::load::{Clients, ProcessLoad};
 use super::rules::Matched;
 use super::setup::{CannotReplay, Setup, setup};
-use super::span::Span;
-use super::steps::What;
-use super::stores::Seen;
-use super::trace::{Call, Process, Trace};
+use super::span::JudgedSpan;
+use super::steps::StepEvent;
+use super::stores::StoreHistory;
+use super::trace::{Trace, TracedCall, TracedProcess};
 use tidegate::admit::Postpone;
 
 /// A refused call that comes again within this time counts as tried again.   ns
@@ -26,14 +26,14 @@ pub(super) struct Plan {
     /// Why processes are left out.
     pub(super) unknown: Vec<String>,
     /// Calls that keep their class, caller or rate limit of the log.
-    pub(super) kept: Kept,
+    pub(super) kept: UnmappedCalls,
     /// Refused calls of the log, and how many of them came again.
     pub(super) retries: Retries,
 }
 
 /// Calls for which the log does not have what the rules of the new config need.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct UnmappedCalls {
     /// Their class.
     pub(super) class: u64,
     /// Their caller, cost and rate limit.
@@ -81,12 +81,12 @@ pub(super) fn plan(
         comparison: Comparison::default(),
         drawn: 0,
         unknown: Vec::new(),
-        kept: Kept::default(),
+        kept: UnmappedCalls::default(),
         retries: Retries::default(),
     };
     for (started, process) in &trace.processes {
-        let both = Span::of(trace, process).and_then(|span| {
-            let load = Load::new(trace, process, span, stores.of(*started), clients, seed);
+        let both = JudgedSpan::of(trace, process).and_then(|span| {
+            let load = ProcessLoad::new(trace, process, span, stores.of(*started), clients, seed);
             plan.drawn += load.drawn();
             let logged = logged(trace, process)?;
             let matched = Matched::of(trace, &logged, new);
@@ -120,31 +120,31 @@ pub(super) fn plan(
 /// Views of the stores of quotas that the logs show, by process.
 #[derive(Default)]
 pub(super) struct Stores<'t> {
-    seen: BTreeMap<u64, &'t Seen>,
-    nothing: Seen,
+    seen: BTreeMap<u64, &'t StoreHistory>,
+    nothing: StoreHistory,
 }
 
 impl<'t> Stores<'t> {
     /// Adds what feeding the log of a process has shown.
-    pub(super) fn add(&mut self, started_us: u64, seen: &'t Seen) {
+    pub(super) fn add(&mut self, started_us: u64, seen: &'t StoreHistory) {
         self.seen.insert(started_us, seen);
     }
 
-    fn of(&self, started_us: u64) -> &Seen {
+    fn of(&self, started_us: u64) -> &StoreHistory {
         self.seen.get(&started_us).copied().unwrap_or(&self.nothing)
     }
 }
 
 /// The configs of a log.
-fn logged(trace: &Trace, process: &Process) -> Result<Vec<Setup>, CannotReplay> {
+fn logged(trace: &Trace, process: &TracedProcess) -> Result<Vec<Setup>, CannotReplay> {
     let configured = process.given.iter().filter_map(|it| it.what.configured());
     let mut known = BTreeSet::new();
     let configured = configured.filter(|it| known.insert(it.fingerprint.clone()));
     configured.map(|it| setup(&trace.known, it)).collect()
 }
 
-impl Kept {
-    fn count(&mut self, process: &Process, span: &Span, matched: &Matched) {
+impl UnmappedCalls {
+    fn count(&mut self, process: &TracedProcess, span: &JudgedSpan, matched: &Matched) {
         let within = span.calls(process);
         for call in &process.calls[within.start as usize..within.end as usize] {
             let placed = matched.get(call.kind);
@@ -163,10 +163,10 @@ pub(super) struct FreeIdentity {
 }
 
 /// A run of each process, by its start.
-pub(super) type Runs = BTreeMap<u64, Run>;
+pub(super) type Runs = BTreeMap<u64, FreeRun>;
 
 /// A figure over several runs.
-pub(super) struct Spread {
+pub(super) struct RunSpread {
     pub(super) least: f64,
     pub(super) mean: f64,
     pub(super) most: f64,
@@ -227,11 +227,11 @@ impl FreeIdentity {
     }
 
     /// A figure of all runs.
-    pub(super) fn spread(&self, of: impl Fn(&Comparison) -> f64) -> Spread {
+    pub(super) fn spread(&self, of: impl Fn(&Comparison) -> f64) -> RunSpread {
         let figures: Vec<f64> = self.comparisons.iter().map(of).collect();
         #[expect(clippy::cast_precision_loss, reason = "there are few runs")]
         let count = figures.len().max(1) as f64;
-        Spread {
+        RunSpread {
             least: figures.iter().copied().fold(f64::INFINITY, f64::min),
             mean: figures.iter().sum::<f64>() / count,
             most: figures.iter().copied().fold(0.0, f64::max),
@@ -247,11 +247,11 @@ fn free_run(
     let mut comparison = Comparison::default();
     let mut runs = Runs::new();
     for (started, process) in &trace.processes {
-        let span = Span::of(trace, process)?;
+        let span = JudgedSpan::of(trace, process)?;
         let store = stores.of(*started);
-        let load = Load::new(trace, process, span, store, Clients::Open, seed);
+        let load = ProcessLoad::new(trace, process, span, store, Clients::Open, seed);
         let ran = free::run(&load, &By::Log, seed)?;
-        let logged = Run::logged(trace, process, &span);
+        let logged = FreeRun::logged(trace, process, &span);
         comparison.add(trace, *started, process, (&logged, &ran));
         runs.insert(*started, ran);
     }
@@ -261,17 +261,17 @@ fn free_run(
 
 impl Retries {
     /// Each later call can be the retry of one earlier call.
-    fn count(&mut self, trace: &Trace, process: &Process, span: &Span) {
+    fn count(&mut self, trace: &Trace, process: &TracedProcess, span: &JudgedSpan) {
         let within = span.calls(process);
         let calls = &process.calls[within.start as usize..within.end as usize];
         let refused = calls.iter().filter_map(|call| {
             let last = process.last(call);
-            matches!(last.what, What::Refused | What::Expired).then_some((last.at, call))
+            matches!(last.what, StepEvent::Refused | StepEvent::Expired).then_some((last.at, call))
         });
-        let mut over: Vec<(u64, &Call)> = refused.collect();
+        let mut over: Vec<(u64, &TracedCall)> = refused.collect();
         over.sort_by_key(|(at, _)| *at);
         self.refused += over.len() as u64;
-        let of = |call: &Call| {
+        let of = |call: &TracedCall| {
             let kind = trace.kind(call);
             (kind.client, kind.caller, kind.function)
         };

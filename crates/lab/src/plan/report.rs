@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use super::compare::Comparison;
 use super::feed::Fed;
-use super::plans::{FreeIdentity, Plan, Spread, Stores};
+use super::plans::{FreeIdentity, Plan, RunSpread, Stores};
 use super::setup::CannotReplay;
-use super::span::Span;
-use super::trace::{Process, Trace};
+use super::span::JudgedSpan;
+use super::trace::{Trace, TracedProcess};
 
 /// Everything that a run of the command found.
-pub(super) struct Report<'t> {
+pub(super) struct PlanReport<'t> {
     pub(super) trace: &'t Trace,
     pub(super) processes: Vec<Replayed<'t>>,
     /// Free runs of the log's own config; `None` if there are none.
@@ -24,8 +24,8 @@ pub(super) struct Report<'t> {
 pub(super) struct Replayed<'t> {
     /// When it started.   us since the epoch
     pub(super) started_us: u64,
-    pub(super) process: &'t Process,
-    pub(super) fed: Result<(Span, Fed), CannotReplay>,
+    pub(super) process: &'t TracedProcess,
+    pub(super) fed: Result<(JudgedSpan, Fed), CannotReplay>,
 }
 
 /// Counts of lines that a log may lack, and what each means.
@@ -63,7 +63,7 @@ impl Replayed<'_> {
     }
 
     /// Calls before and after the part that is judged.
-    fn left_out(&self, span: &Span) -> (usize, usize) {
+    fn left_out(&self, span: &JudgedSpan) -> (usize, usize) {
         let within = span.calls(self.process);
         let all = self.process.calls.len();
         (within.start as usize, all - within.end as usize)
@@ -147,7 +147,7 @@ impl Replayed<'_> {
     }
 }
 
-impl Report<'_> {
+impl PlanReport<'_> {
     /// Collects the stores of quotas that feeding the logs has shown.
     pub(super) fn stores(&self) -> Stores<'_> {
         let mut stores = Stores::default();
@@ -257,7 +257,7 @@ fn free_json(free: &FreeIdentity) -> Option<Value> {
     let mut it = first.json();
     it["same"] = first.same.into();
     it["runs"] = free.runs().into();
-    let spread = |of: &Spread| json!({"least": of.least, "mean": of.mean, "most": of.most});
+    let spread = |of: &RunSpread| json!({"least": of.least, "mean": of.mean, "most": of.most});
     it["spread"]["same_share"] = spread(&free.spread(same_share));
     it["spread"]["refused"] = spread(&free.spread(refused));
     for (name, thousandth) in WAITS {

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use tidegate_callers::{IdentityField, Pattern};
 use tidegate_limits::Timestamp;
 
-use super::names::{Name, Names};
+use super::names::{Name, NameTable};
 use super::setup::Setup;
-use super::trace::{Kind, Trace};
+use super::trace::{CallProfile, Trace};
 use tidegate::call::claim::{Claim, drawn};
 use tidegate::call::identity::IdentityFields;
 use tidegate::call::{Dialect, Identity, Peer};
@@ -51,7 +51,13 @@ impl Matched {
     }
 }
 
-fn placed(names: &Names, logged: &[Setup], new: &Setup, kind: &Kind, nth: u64) -> Placed {
+fn placed(
+    names: &NameTable,
+    logged: &[Setup],
+    new: &Setup,
+    kind: &CallProfile,
+    nth: u64,
+) -> Placed {
     let name = |name: Name| &**names.get(name);
     let identity = identity(names, kind);
     let function = name(kind.function);
@@ -89,7 +95,7 @@ fn placed(names: &Names, logged: &[Setup], new: &Setup, kind: &Kind, nth: u64) -
 }
 
 /// The identity of a caller, as far as a line shows it.
-fn identity(names: &Names, kind: &Kind) -> Arc<Identity> {
+fn identity(names: &NameTable, kind: &CallProfile) -> Arc<Identity> {
     let address = names.get(kind.client).parse().ok();
     Arc::new(Identity {
         listener: Arc::clone(names.get(kind.listener)),

@@ -14,7 +14,7 @@ use tidegate_limits::{Burst, Class, Fill, Policy, Tokens};
 use tidegate_quota::QuotaSettings;
 use tidegate_record::kind::{BucketFields, PacedCost};
 
-use super::given::{Configured, Figures};
+use super::given::{Configured, KeyFigures};
 use tidegate::admit::{GateSettings, POSTPONED_MAX, policy};
 use tidegate::app::with_costs;
 use tidegate::call::Destination;
@@ -148,7 +148,7 @@ impl Setup {
     pub(super) fn quota_rule(
         &self,
         of: &QuotaKey,
-        Figures { total, base }: Figures,
+        KeyFigures { total, base }: KeyFigures,
     ) -> Option<quota::WindowRule> {
         let mut limits = self.quotas.as_ref()?.limits.iter();
         let limit = limits.find(|limit| limit.name == of.quota)?;
@@ -237,9 +237,9 @@ impl Setup {
 /// Configs that are given beside the logs, by their fingerprints: a log has only the fingerprint of
 /// a large config.
 #[derive(Clone, Default)]
-pub(super) struct Known(BTreeMap<String, Setup>);
+pub(super) struct KnownConfigs(BTreeMap<String, Setup>);
 
-impl Known {
+impl KnownConfigs {
     /// Adds a config.
     pub(super) fn add(&mut self, config: &Config) {
         self.0.insert(config.fingerprint(), Setup::of(config));
@@ -251,7 +251,7 @@ impl Known {
 /// # Errors
 ///
 /// If it is not known, or is no longer valid.
-pub(super) fn setup(known: &Known, configured: &Configured) -> Result<Setup, CannotReplay> {
+pub(super) fn setup(known: &KnownConfigs, configured: &Configured) -> Result<Setup, CannotReplay> {
     let known = known.0.get(&configured.fingerprint);
     let mut setup = match (&configured.text, known) {
         (Some(text), _) => {

@@ -8,15 +8,15 @@ use std::ops::Range;
 
 use tidegate_limits::scheduler::Supply;
 
-use super::given::{Event, Given};
+use super::given::{Given, SchedulerInput};
 use super::setup::{CannotReplay, Setup, setup};
-use super::steps::{Step, What};
-use super::trace::{Call, Process, Trace};
+use super::steps::{LoggedStep, StepEvent};
+use super::trace::{Trace, TracedCall, TracedProcess};
 use tidegate::admit::POSTPONED_MAX;
 
 /// The part that can be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct JudgedSpan {
     /// The line of the gate with the config at its beginning.
     pub(super) first: u32,
     /// Calls that asked before this instant are not in it.   ns
@@ -27,18 +27,19 @@ pub(super) struct Span {
     pub(super) is_exact: bool,
 }
 
-impl Span {
+impl JudgedSpan {
     /// Of a process.
     ///
     /// # Errors
     ///
     /// If the log has no config of it.
-    pub(super) fn of(trace: &Trace, process: &Process) -> Result<Self, CannotReplay> {
+    pub(super) fn of(trace: &Trace, process: &TracedProcess) -> Result<Self, CannotReplay> {
         let given = &process.given;
-        let position = |is: fn(&Event) -> bool| given.iter().position(|given| is(&given.what));
+        let position =
+            |is: fn(&SchedulerInput) -> bool| given.iter().position(|given| is(&given.what));
         let number = |line: usize| u32::try_from(line).unwrap_or(u32::MAX);
         let until = process.until();
-        if let Some(start) = position(|event| matches!(event, Event::Start(_))) {
+        if let Some(start) = position(|event| matches!(event, SchedulerInput::Start(_))) {
             return Ok(Self {
                 first: number(start),
                 from: 0,
@@ -46,7 +47,7 @@ impl Span {
                 is_exact: true,
             });
         }
-        let first = position(|event| matches!(event, Event::Checkpoint(_)));
+        let first = position(|event| matches!(event, SchedulerInput::Checkpoint(_)));
         let first = first.ok_or(CannotReplay::NoStart)?;
         let quiet = quiet(trace, process, first)?;
         Ok(Self {
@@ -58,7 +59,7 @@ impl Span {
     }
 
     /// The calls that asked within it.
-    pub(super) fn calls(&self, process: &Process) -> Range<u32> {
+    pub(super) fn calls(&self, process: &TracedProcess) -> Range<u32> {
         let before = |at: u64| {
             process
                 .calls
@@ -69,9 +70,9 @@ impl Span {
     }
 
     /// Calls that were set aside more often than their lines show.
-    pub(super) fn cut(&self, process: &Process) -> usize {
-        let is_cut = |call: &&Call| {
-            let postponed = |step: &Step| matches!(step.what, What::Postponed(_));
+    pub(super) fn cut(&self, process: &TracedProcess) -> usize {
+        let is_cut = |call: &&TracedCall| {
+            let postponed = |step: &LoggedStep| matches!(step.what, StepEvent::Postponed(_));
             process.steps(call).filter(postponed).count() >= POSTPONED_MAX
         };
         let within = self.calls(process);
@@ -82,7 +83,11 @@ impl Span {
 
 /// The first instant after a checkpoint at which the scheduler was as good as new: no call waited or
 /// ran, and for as long as limits remember anything, none had.
-fn quiet(trace: &Trace, process: &Process, first: usize) -> Result<Option<u64>, CannotReplay> {
+fn quiet(
+    trace: &Trace,
+    process: &TracedProcess,
+    first: usize,
+) -> Result<Option<u64>, CannotReplay> {
     let given = &process.given;
     // What sidecars hold of quotas is in no checkpoint.
     if given.iter().any(|given| given.what.is_of_quotas()) {
@@ -112,7 +117,7 @@ fn quiet(trace: &Trace, process: &Process, first: usize) -> Result<Option<u64>, 
 fn memory(config: &Setup, given: &[Given]) -> u64 {
     let rules = || {
         given.iter().filter_map(|given| match &given.what {
-            Event::Bucket(it) => Some(&it.1),
+            SchedulerInput::Bucket(it) => Some(&it.1),
             _ => None,
         })
     };
@@ -122,7 +127,7 @@ fn memory(config: &Setup, given: &[Given]) -> u64 {
     });
     // Leased fills are slower than the bucket's own.
     let slowest = given.iter().filter_map(|given| match &given.what {
-        Event::Fill(it) => match it.1 {
+        SchedulerInput::Fill(it) => match it.1 {
             Supply::Capacity { capacity, then, .. } => Some(capacity.get().min(then.get())),
             Supply::Configured => None,
         },

@@ -14,20 +14,20 @@ const AT_MASK: u64 = (1 << AT_BITS) - 1;
 const VALUED: u8 = 1 << 7;
 
 /// A step of a call.
-pub(super) type Step = GateStep<Name>;
+pub(super) type LoggedStep = GateStep<Name>;
 /// The event of a step.
-pub(super) type What = StepKind<Name>;
+pub(super) type StepEvent = StepKind<Name>;
 
 /// Whether the scheduler decided it, and did not get it.
-pub(super) const fn is_decided(what: What) -> bool {
+pub(super) const fn is_decided(what: StepEvent) -> bool {
     matches!(
         what,
-        What::Postponed(_) | What::Admitted | What::Refused | What::Expired
+        StepEvent::Postponed(_) | StepEvent::Admitted | StepEvent::Refused | StepEvent::Expired
     )
 }
 
 /// The number of the word, and the value.
-fn packed(what: What) -> (u8, Option<u64>) {
+fn packed(what: StepEvent) -> (u8, Option<u64>) {
     let (word, value) = what.into_parts();
     let value = match value {
         StepValue::Absent | StepValue::Null => None,
@@ -39,7 +39,7 @@ fn packed(what: What) -> (u8, Option<u64>) {
 }
 
 /// The event with this word and value; `None` if it is none.
-fn unpacked(word: u8, value: Option<u64>) -> Option<What> {
+fn unpacked(word: u8, value: Option<u64>) -> Option<StepEvent> {
     let (_, value_type, _) = WORDS.get(usize::from(word))?;
     let value = match (value, value_type) {
         (None, _) => StepValue::Null,
@@ -49,7 +49,7 @@ fn unpacked(word: u8, value: Option<u64>) -> Option<What> {
         (Some(bits), StepType::TokensOrNull) => StepValue::Tokens(f64::from_bits(bits)),
         (Some(value), _) => StepValue::Whole(value),
     };
-    What::of_parts(word, value)
+    StepEvent::of_parts(word, value)
 }
 
 /// The steps of all calls of a process, one call after the other.
@@ -68,7 +68,7 @@ pub(super) struct Steps {
 impl Packed {
     /// Adds the steps of a call; `None` if it has none, has them in another order than that of
     /// time, or has more than there is room for.
-    pub(super) fn push(&mut self, steps: &[Step]) -> Option<Steps> {
+    pub(super) fn push(&mut self, steps: &[LoggedStep]) -> Option<Steps> {
         let begin = self.0.len();
         let first = u32::try_from(begin).ok()?;
         let is_in_order = steps.is_sorted_by_key(|step| step.at);
@@ -92,7 +92,7 @@ impl Packed {
     }
 
     /// The steps of a call, in order.
-    pub(super) fn of(&self, steps: Steps) -> impl Iterator<Item = Step> + '_ {
+    pub(super) fn of(&self, steps: Steps) -> impl Iterator<Item = LoggedStep> + '_ {
         let mut next = Some(steps.first);
         std::iter::from_fn(move || {
             let (step, after) = self.at(steps, next?);
@@ -102,12 +102,12 @@ impl Packed {
     }
 
     /// The step at this word, and the word of the next step of the call.
-    pub(super) fn at(&self, steps: Steps, word: u32) -> (Step, Option<u32>) {
+    pub(super) fn at(&self, steps: Steps, word: u32) -> (LoggedStep, Option<u32>) {
         let packed = self.0[word as usize];
         let [kind, ..] = packed.to_be_bytes();
         let is_valued = kind & VALUED != 0;
         let value = is_valued.then(|| self.0[word as usize + 1]);
-        let step = Step {
+        let step = LoggedStep {
             at: packed & AT_MASK,
             what: unpacked(kind & !VALUED, value).expect("only steps are packed"),
         };
@@ -134,18 +134,18 @@ mod tests {
         let tokens = Tokens::new(2.5).ok();
         let name = Name::numbered(9).expect("not 0");
         let all = [
-            What::Asked(name),
-            What::Postponed(77),
-            What::Deadline(None),
-            What::Deadline(Some(5)),
-            What::Bucket(Some(3)),
-            What::Admitted,
-            What::Sent,
-            What::Ended(Outcome::Overloaded, tokens),
+            StepEvent::Asked(name),
+            StepEvent::Postponed(77),
+            StepEvent::Deadline(None),
+            StepEvent::Deadline(Some(5)),
+            StepEvent::Bucket(Some(3)),
+            StepEvent::Admitted,
+            StepEvent::Sent,
+            StepEvent::Ended(Outcome::Overloaded, tokens),
         ];
-        let steps = |first: u64| -> Vec<Step> {
+        let steps = |first: u64| -> Vec<LoggedStep> {
             let numbered = all.into_iter().zip(first..);
-            numbered.map(|(what, at)| Step { at, what }).collect()
+            numbered.map(|(what, at)| LoggedStep { at, what }).collect()
         };
         let mut packed = Packed::default();
         let one = packed.push(&steps(1)).expect("they are in order");
@@ -156,9 +156,9 @@ mod tests {
 
     #[test]
     fn steps_out_of_order_are_refused() {
-        let step = |at| Step {
+        let step = |at| LoggedStep {
             at,
-            what: What::Sent,
+            what: StepEvent::Sent,
         };
         let mut packed = Packed::default();
         assert_eq!(packed.push(&[step(2), step(1)]), None);

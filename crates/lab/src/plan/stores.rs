@@ -19,8 +19,8 @@ const LATENCY_MIN: u64 = 100_000;
 
 /// The store of quotas, as far as a log shows it.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    keys: HashMap<QuotaKey, KeySeen>,
+pub(super) struct StoreHistory {
+    keys: HashMap<QuotaKey, KeyHistory>,
     /// Since when the store failed with this, or did not.
     failures: Vec<(u64, Option<StoreReply>)>,
     waited: u64,
@@ -31,21 +31,21 @@ pub(super) struct Seen {
 
 /// The history of one key in a log.
 #[derive(Debug, Default)]
-struct KeySeen {
+struct KeyHistory {
     last: Option<QuotaRecord>,
-    others: Vec<Others>,
+    others: Vec<ForeignDraws>,
 }
 
 /// Tokens that other sidecars have drawn of a window until an instant. Less than before, if they returned
 /// some.
 #[derive(Clone, Copy, Debug)]
-struct Others {
+struct ForeignDraws {
     at: u64,
     window: u64,
     drew: i64,
 }
 
-impl Seen {
+impl StoreHistory {
     /// The fed scheduler has asked this.
     pub(super) fn asked(&mut self, at: u64, question: QuotaQuestion) {
         let QuotaQuestion { of, ask, .. } = question;
@@ -115,7 +115,7 @@ impl Seen {
     }
 }
 
-impl KeySeen {
+impl KeyHistory {
     /// The store contains this record.
     fn stands(&mut self, at: u64, record: QuotaRecord) {
         let tokens = |tokens: u64| i64::try_from(tokens).unwrap_or(i64::MAX);
@@ -126,22 +126,22 @@ impl KeySeen {
         let of_window = self.others.last().filter(|others| others.window == window);
         let drew = of_window.map_or(0, |others| others.drew) + missing;
         if missing != 0 {
-            self.others.push(Others { at, window, drew });
+            self.others.push(ForeignDraws { at, window, drew });
         }
         self.last = Some(record);
     }
 }
 
 /// The store in a free run.
-pub(super) struct Store<'t> {
-    seen: &'t Seen,
+pub(super) struct ReplayedStore<'t> {
+    seen: &'t StoreHistory,
     records: RecordStore,
     /// Tokens of each record's window that others drew and that are taken into account.
     others: HashMap<QuotaKey, i64>,
 }
 
-impl<'t> Store<'t> {
-    pub(super) fn new(seen: &'t Seen) -> Self {
+impl<'t> ReplayedStore<'t> {
+    pub(super) fn new(seen: &'t StoreHistory) -> Self {
         Self {
             seen,
             records: RecordStore::default(),
@@ -220,9 +220,9 @@ mod tests {
 
     #[test]
     fn others_draw_in_a_free_run_what_they_drew_in_the_log() {
-        let mut seen = Seen::default();
-        let mut names = super::super::names::Names::default();
-        let of = super::super::given::Key {
+        let mut seen = StoreHistory::default();
+        let mut names = super::super::names::NameTable::default();
+        let of = super::super::given::LoggedKey {
             quota: names.of("rate_limit:all"),
             key: names.of(""),
         };
@@ -249,7 +249,7 @@ mod tests {
         );
         assert_eq!(drew(2, 99), 0);
         // A window of which this sidecar draws 20, while the others draw theirs.
-        let mut store = Store::new(&seen);
+        let mut store = ReplayedStore::new(&seen);
         let question = QuestionId::numbered;
         let write =
             |replaces, record| QuotaAsk::Write(question(1), RecordWrite { replaces, record });

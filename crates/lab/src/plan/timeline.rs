@@ -1,6 +1,6 @@
 //! Compares two runs over time, in at most a few hundred slots.
 
-use super::free::{Ending, Ran};
+use super::free::{CallCourse, ReplayedEnding};
 
 /// The most slots.
 const SLOTS_MAX: usize = 480;
@@ -56,13 +56,13 @@ impl Default for Timeline {
 
 impl Timeline {
     /// Adds one call of the process whose clock began then.
-    pub(super) fn add(&mut self, clock: u64, before: &Ran, after: &Ran) {
+    pub(super) fn add(&mut self, clock: u64, before: &CallCourse, after: &CallCourse) {
         self.begin.get_or_insert(clock.saturating_add(before.asked));
         self.count(clock, before, |(slot, _)| slot);
         self.count(clock, after, |(_, slot)| slot);
     }
 
-    fn count(&mut self, clock: u64, ran: &Ran, of: fn(&mut (Slot, Slot)) -> &mut Slot) {
+    fn count(&mut self, clock: u64, ran: &CallCourse, of: fn(&mut (Slot, Slot)) -> &mut Slot) {
         let begin = self.begin.unwrap_or(0);
         let since = |at: u64| clock.saturating_add(at).saturating_sub(begin);
         let (asked, left) = (since(ran.asked), since(ran.left_queue));
@@ -70,7 +70,7 @@ impl Timeline {
         let slot = of(self.at(asked));
         slot.asked += 1;
         slot.longest = slot.longest.max(ran.waited());
-        if ran.ending == Ending::Refused {
+        if ran.ending == ReplayedEnding::Refused {
             of(self.at(left)).refused += 1;
         }
         self.spread(asked, left, |pair| &mut of(pair).waited);
@@ -148,13 +148,13 @@ impl Timeline {
 mod tests {
     use super::*;
 
-    fn ran(asked: u64, left_queue: u64, ended: u64) -> Ran {
-        Ran {
+    fn ran(asked: u64, left_queue: u64, ended: u64) -> CallCourse {
+        CallCourse {
             asked,
             sent: left_queue,
             left_queue,
             ended,
-            ending: Ending::Answered,
+            ending: ReplayedEnding::Answered,
             limit: None,
         }
     }

@@ -11,10 +11,10 @@ use tidegate_limits::Tokens;
 use tidegate_record::step::read_steps;
 use tidegate_record::{CallLine, GateLine, LogLine, LogStream, StepKind};
 
-use super::given::{Event, Given};
-use super::names::{Name, Names};
-use super::setup::Known;
-use super::steps::{Packed, Step, Steps, What};
+use super::given::{Given, SchedulerInput};
+use super::names::{Name, NameTable};
+use super::setup::KnownConfigs;
+use super::steps::{LoggedStep, Packed, StepEvent, Steps};
 use crate::logs::{At, Log, LogError, merge};
 
 /// Longest list of lines that the report names.
@@ -22,7 +22,7 @@ const NAMED_MAX: usize = 10;
 
 /// Fields that many calls have in common. Each combination is kept once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Kind {
+pub(super) struct CallProfile {
     pub(super) function: Name,
     pub(super) class: Name,
     pub(super) caller: u64,
@@ -41,7 +41,7 @@ pub(super) struct Kind {
     pub(super) draws: Option<Arc<[(Name, Name)]>>,
 }
 
-impl Kind {
+impl CallProfile {
     /// The estimated cost of a call of this kind.
     pub(super) fn tokens(&self) -> Tokens {
         Tokens::new(f64::from_bits(self.tokens)).expect("it was checked")
@@ -51,7 +51,7 @@ impl Kind {
 /// A call of the trace. There are millions of them in memory: 48 bytes for each, and 8 or 16 for
 /// each of its steps (`a_call_in_memory_is_small`).
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct TracedCall {
     pub(super) id: u64,
     pub(super) arrived: u64,
     /// `u64::MAX` if it has none.
@@ -67,7 +67,7 @@ pub(super) struct Call {
     pub(super) log: u16,
 }
 
-impl Call {
+impl TracedCall {
     /// Where its steps are.
     pub(super) const fn steps(&self) -> Steps {
         Steps {
@@ -84,8 +84,8 @@ impl Call {
 
 /// A process of the trace: its calls and their steps.
 #[derive(Default)]
-pub(super) struct Process {
-    pub(super) calls: Vec<Call>,
+pub(super) struct TracedProcess {
+    pub(super) calls: Vec<TracedCall>,
     steps: Packed,
     /// Lines of the gate.
     pub(super) given: Vec<Given>,
@@ -102,10 +102,13 @@ pub(super) struct Process {
     known_until: u64,
 }
 
-impl Process {
+impl TracedProcess {
     /// Of what happened from this instant on, the log does not have everything.   ns
     pub(super) fn until(&self) -> u64 {
-        let has_end = self.given.iter().any(|given| given.what == Event::End);
+        let has_end = self
+            .given
+            .iter()
+            .any(|given| given.what == SchedulerInput::End);
         if has_end { u64::MAX } else { self.known_until }
     }
 
@@ -126,22 +129,22 @@ impl Process {
     }
 
     /// The steps of a call, in order.
-    pub(super) fn steps(&self, call: &Call) -> impl Iterator<Item = Step> + '_ {
+    pub(super) fn steps(&self, call: &TracedCall) -> impl Iterator<Item = LoggedStep> + '_ {
         self.steps.of(call.steps())
     }
 
     /// A step of a call, and where the next one is.
-    pub(super) fn step(&self, call: u32, word: u32) -> (Step, Option<u32>) {
+    pub(super) fn step(&self, call: u32, word: u32) -> (LoggedStep, Option<u32>) {
         self.steps.at(self.calls[call as usize].steps(), word)
     }
 
     /// When a call asked for its turn.   ns
-    pub(super) fn asked(&self, call: &Call) -> u64 {
+    pub(super) fn asked(&self, call: &TracedCall) -> u64 {
         self.steps.at(call.steps(), call.steps().first).0.at
     }
 
     /// The last step of a call.
-    pub(super) fn last(&self, call: &Call) -> Step {
+    pub(super) fn last(&self, call: &TracedCall) -> LoggedStep {
         self.steps(call).last().expect("a call has a step")
     }
 
@@ -173,13 +176,13 @@ impl Process {
 /// All processes of all logs.
 #[derive(Default)]
 pub(super) struct Trace {
-    pub(super) names: Names,
-    kinds: Vec<Kind>,
-    kind_numbers: HashMap<Kind, u32>,
+    pub(super) names: NameTable,
+    kinds: Vec<CallProfile>,
+    kind_numbers: HashMap<CallProfile, u32>,
     /// Configs that are given beside the logs.
-    pub(super) known: Known,
+    pub(super) known: KnownConfigs,
     /// By their start, in microseconds since the epoch.
-    pub(super) processes: BTreeMap<u64, Process>,
+    pub(super) processes: BTreeMap<u64, TracedProcess>,
     pub(super) logs: Vec<String>,
     pub(super) lost: u64,
     /// Access lines that were lost.
@@ -201,7 +204,7 @@ impl Trace {
     /// If a log cannot be read to its end.
     pub(super) fn read(
         mut logs: Vec<Log>,
-        known: Known,
+        known: KnownConfigs,
         mut progress: impl FnMut(u64),
     ) -> Result<Self, LogError> {
         let mut trace = Self {
@@ -301,11 +304,11 @@ impl Trace {
         if line.limited != Some(false) && !steps.is_empty() {
             self.with_quota += u64::from(line.quota.is_some() && line.draws.is_none());
             let names = &mut self.names;
-            let named = steps.into_iter().map(|step| Step {
+            let named = steps.into_iter().map(|step| LoggedStep {
                 at: step.at,
                 what: named(names, step.what),
             });
-            let steps: SmallVec<[Step; 8]> = named.collect();
+            let steps: SmallVec<[LoggedStep; 8]> = named.collect();
             if self.parsed(at, id, started, line, &steps).is_none() {
                 self.is_broken(at);
             }
@@ -320,12 +323,12 @@ impl Trace {
         id: u64,
         started: u64,
         line: &CallLine<'_>,
-        steps: &[Step],
+        steps: &[LoggedStep],
     ) -> Option<()> {
         let log = self.log(at.log);
         let names = &mut self.names;
         let class = steps.iter().find_map(|step| match step.what {
-            What::Asked(class) => Some(class),
+            StepEvent::Asked(class) => Some(class),
             _ => None,
         });
         let caller = line.caller.as_deref().unwrap_or("c0");
@@ -335,7 +338,7 @@ impl Trace {
                 .map(|(quota, key)| (names.of(quota), names.of(key)))
                 .collect()
         });
-        let kind = Kind {
+        let kind = CallProfile {
             function: names.of(line.function.as_deref()?),
             class: class?,
             caller: caller.strip_prefix('c')?.parse().ok()?,
@@ -355,7 +358,7 @@ impl Trace {
         let kind = self.kind_of(kind);
         let process = self.processes.entry(started).or_default();
         let steps = process.steps.push(steps)?;
-        let call = Call {
+        let call = TracedCall {
             id,
             arrived: line.arrived_ns?,
             deadline: line.deadline_ns.unwrap_or(u64::MAX),
@@ -372,7 +375,7 @@ impl Trace {
     }
 
     /// The number of a kind.
-    fn kind_of(&mut self, kind: Kind) -> u32 {
+    fn kind_of(&mut self, kind: CallProfile) -> u32 {
         if let Some(known) = self.kind_numbers.get(&kind) {
             return *known;
         }
@@ -383,12 +386,12 @@ impl Trace {
     }
 
     /// All kinds, by their numbers.
-    pub(super) fn kinds(&self) -> &[Kind] {
+    pub(super) fn kinds(&self) -> &[CallProfile] {
         &self.kinds
     }
 
     /// The fields that a call has in common with others.
-    pub(super) fn kind(&self, call: &Call) -> &Kind {
+    pub(super) fn kind(&self, call: &TracedCall) -> &CallProfile {
         &self.kinds[call.kind as usize]
     }
 
@@ -403,7 +406,7 @@ impl Trace {
     }
 
     /// Where a call is in the logs.
-    pub(super) fn place(&self, call: &Call) -> String {
+    pub(super) fn place(&self, call: &TracedCall) -> String {
         let log = self.logs.get(usize::from(call.log));
         let log = log.map_or("?", String::as_str);
         format!("{log}:{}", call.line)
@@ -411,23 +414,23 @@ impl Trace {
 }
 
 /// The event, with the number of the name of its class.
-fn named(names: &mut Names, what: StepKind<Cow<'_, str>>) -> What {
+fn named(names: &mut NameTable, what: StepKind<Cow<'_, str>>) -> StepEvent {
     match what {
-        StepKind::Asked(class) => What::Asked(names.of(&class)),
-        StepKind::Class(class) => What::Class(names.of(&class)),
-        StepKind::Postponed(aside) => What::Postponed(aside),
-        StepKind::Deadline(deadline) => What::Deadline(deadline),
-        StepKind::Bucket(bucket) => What::Bucket(bucket),
-        StepKind::Admitted => What::Admitted,
-        StepKind::Requeued => What::Requeued,
-        StepKind::Sent => What::Sent,
-        StepKind::Replied => What::Replied,
-        StepKind::Ended(outcome, measured) => What::Ended(outcome, measured),
-        StepKind::GivenBack => What::GivenBack,
-        StepKind::Refused => What::Refused,
-        StepKind::Expired => What::Expired,
-        StepKind::Left => What::Left,
-        StepKind::Evicted => What::Evicted,
+        StepKind::Asked(class) => StepEvent::Asked(names.of(&class)),
+        StepKind::Class(class) => StepEvent::Class(names.of(&class)),
+        StepKind::Postponed(aside) => StepEvent::Postponed(aside),
+        StepKind::Deadline(deadline) => StepEvent::Deadline(deadline),
+        StepKind::Bucket(bucket) => StepEvent::Bucket(bucket),
+        StepKind::Admitted => StepEvent::Admitted,
+        StepKind::Requeued => StepEvent::Requeued,
+        StepKind::Sent => StepEvent::Sent,
+        StepKind::Replied => StepEvent::Replied,
+        StepKind::Ended(outcome, measured) => StepEvent::Ended(outcome, measured),
+        StepKind::GivenBack => StepEvent::GivenBack,
+        StepKind::Refused => StepEvent::Refused,
+        StepKind::Expired => StepEvent::Expired,
+        StepKind::Left => StepEvent::Left,
+        StepKind::Evicted => StepEvent::Evicted,
     }
 }
 
@@ -437,7 +440,11 @@ mod tests {
 
     #[test]
     fn a_call_in_memory_is_small() {
-        assert!(size_of::<Call>() <= 48, "{} bytes", size_of::<Call>());
+        assert!(
+            size_of::<TracedCall>() <= 48,
+            "{} bytes",
+            size_of::<TracedCall>()
+        );
         assert!(size_of::<Given>() <= 40, "{} bytes", size_of::<Given>());
     }
 }

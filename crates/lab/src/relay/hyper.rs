@@ -17,13 +17,13 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// The backend, and its connections. A copy has the same ones.
 #[derive(Clone, Debug)]
-pub(super) struct Proxy {
+pub(super) struct HyperProxy {
     to: SocketAddr,
     /// The last used at the end. One whose reply is still being read is not ready.
     connections: Arc<Mutex<Vec<SendRequest<Incoming>>>>,
 }
 
-impl Proxy {
+impl HyperProxy {
     pub(super) fn new(to: SocketAddr) -> Self {
         let connections = Arc::default();
         Self { to, connections }

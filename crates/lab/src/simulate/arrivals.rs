@@ -47,7 +47,7 @@ options! {
         every: Option<Duration> = time_above_zero().optional();
         /// Instead of a gap: a rate.
         per_second: Option<Duration> = gap().optional();
-        spread: Spread = choice().or(Spread::Even);
+        spread: ArrivalSpread = choice().or(ArrivalSpread::Even);
         /// How long the backend works on a call.
         takes: (Duration, Duration) = times().or((TAKES, TAKES));
         /// Times are lognormal: `takes` is the median, and this is the standard deviation of the logarithm.
@@ -61,7 +61,7 @@ options! {
 
 words! {
     /// How arrivals are spread over time.
-    pub(crate) enum Spread {
+    pub(crate) enum ArrivalSpread {
         /// At equal distances.
         Even = "even",
         /// Each at random.
@@ -98,7 +98,7 @@ fn gap() -> ValueKind<Duration> {
 
 /// A call before the scenario runs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Planned {
+pub(super) struct PlannedCall {
     pub(super) group: usize,
     pub(super) arrives: Duration,
     pub(super) takes: Duration,
@@ -106,7 +106,7 @@ pub(super) struct Planned {
 }
 
 /// Every call, in the order of arrival. Groups that arrive at the same moment take turns.
-pub(super) fn calls(groups: &[Group], seed: u64) -> Vec<Planned> {
+pub(super) fn calls(groups: &[Group], seed: u64) -> Vec<PlannedCall> {
     let mut calls = Vec::new();
     for (group, (index, stream)) in groups.iter().zip((0..).zip(1..)) {
         let mut random = Random::new(seed, stream);
@@ -122,7 +122,7 @@ pub(super) fn calls(groups: &[Group], seed: u64) -> Vec<Planned> {
         .into_iter()
         .map(|(arrives, _, index): (_, usize, usize)| {
             let (group, random) = (&groups[index], &mut lengths[index]);
-            Planned {
+            PlannedCall {
                 group: index,
                 arrives,
                 takes: group.work(random),
@@ -159,8 +159,8 @@ impl Group {
         std::iter::from_fn(move || {
             match self.spread {
                 // By multiplying, so that rounding errors do not add up.
-                Spread::Even => at = self.at + self.gap * nth,
-                Spread::Poisson => at += random.gap(1.0 / self.gap.as_secs_f64()),
+                ArrivalSpread::Even => at = self.at + self.gap * nth,
+                ArrivalSpread::Poisson => at += random.gap(1.0 / self.gap.as_secs_f64()),
             }
             nth += 1;
             let is_over = match (self.count, self.length) {
@@ -267,7 +267,7 @@ fn check(given: &ArrivalsSection, settings: &[&GateSettings], notes: &Notes) {
     if length.given {
         notes.missing(length, "the rate of arrivals is missing", RATE_CURE);
     }
-    if spread.value == Spread::Poisson {
+    if spread.value == ArrivalSpread::Poisson {
         let cause = "calls that arrive at once cannot be spread";
         notes.error(spread, cause, RATE_CURE);
     }

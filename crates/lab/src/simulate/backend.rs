@@ -30,7 +30,7 @@ options! {
         /// The highest load that it bears. The next call breaks it.
         breaks_at: Option<u32> = integer(1..=1_000_000).optional();
         /// The backend's reaction to that call.
-        breaks: Breaks = choice().or(Breaks::Reset);
+        breaks: BreakReaction = choice().or(BreakReaction::Reset);
         /// How long it accepts no connection after a collapse.
         recovers_after: Duration = time_above_zero().or(RECOVERS);
         /// How much the calls of a function count in the load.
@@ -53,7 +53,7 @@ options! {
 
 words! {
     /// The backend's reaction to a call above the load that it bears.
-    pub(crate) enum Breaks {
+    pub(crate) enum BreakReaction {
         /// The backend resets the connection of the new call.
         Reset = "reset",
         /// All calls at the backend fail, and it accepts no connection for a time.
@@ -181,8 +181,8 @@ fn backend(given: &BackendSection, steps: &[(u64, f64)]) -> Result<BackendModel,
         ..BackendModel::new(sharing)
     };
     let then = match given.breaks.value {
-        Breaks::Reset => BreakBehaviour::Reset,
-        Breaks::Collapse => BreakBehaviour::Collapse {
+        BreakReaction::Reset => BreakBehaviour::Reset,
+        BreakReaction::Collapse => BreakBehaviour::Collapse {
             restart: nanos(given.recovers_after.value),
         },
     };

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tidegate_limits::Timestamp;
 
 use super::arrivals::Group;
-use super::figures::{Figures, Run, Tally, densest};
+use super::figures::{CallFigures, CallTally, ScenarioRun, densest};
 use super::times::time;
 use tidegate::options::kind::{choice, line, number};
 use tidegate::options::{LocatedKey, Notes, Section, did_you_mean, options, words};
@@ -29,12 +29,12 @@ pub(super) enum Whose {
     Group(usize, String),
     Function(Arc<str>),
     /// Calls sent in a span of time.
-    Between(Span),
+    Between(ExpectedSpan),
 }
 
 /// Calls sent from one moment on and before another.
 #[derive(Clone, Debug)]
-pub(super) struct Span {
+pub(super) struct ExpectedSpan {
     from: Duration,
     to: Duration,
     /// Calls of this group only.
@@ -45,7 +45,7 @@ pub(super) struct Span {
 enum Wants {
     Figure {
         key: String,
-        /// Field of the figure in [`Figures`].
+        /// Field of the figure in [`CallFigures`].
         field: &'static str,
         bound: Bound,
         value: f64,
@@ -63,7 +63,7 @@ enum Bound {
 
 /// An expectation, compared with the result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Checked {
+pub struct CheckedExpectation {
     /// Scope of the expectation: `all`, or the section of the file, such as `function.guest_list`.
     pub whose: String,
     /// The line of the file.
@@ -75,20 +75,20 @@ pub struct Checked {
 }
 
 /// Bounds that a figure can have: the suffix of the key, and its meaning.
-type Bounds = &'static [(&'static str, Bound)];
-const COUNT: Bounds = &[
+type FigureBounds = &'static [(&'static str, Bound)];
+const COUNT: FigureBounds = &[
     ("", Bound::Exactly),
     ("_min", Bound::AtLeast),
     ("_max", Bound::AtMost),
 ];
-const TIME: Bounds = &[("_min", Bound::AtLeast), ("_max", Bound::AtMost)];
+const TIME: FigureBounds = &[("_min", Bound::AtLeast), ("_max", Bound::AtMost)];
 /// The figure is the smallest of its kind.
-const SMALLEST: Bounds = &[("", Bound::AtLeast)];
+const SMALLEST: FigureBounds = &[("", Bound::AtLeast)];
 /// The figure is the largest of its kind.
-const LARGEST: Bounds = &[("", Bound::AtMost)];
+const LARGEST: FigureBounds = &[("", Bound::AtMost)];
 
-/// Every figure that can be expected, by its field in [`Figures`].
-const FIGURES: [(&str, Bounds); 20] = [
+/// Every figure that can be expected, by its field in [`CallFigures`].
+const FIGURES: [(&str, FigureBounds); 20] = [
     ("answered", COUNT),
     ("refused", COUNT),
     ("expired", COUNT),
@@ -118,12 +118,12 @@ options! {
     /// Expectations besides figures.
     pub struct OrderSection {
         /// In which order calls are sent.
-        order: Option<Order> = choice().optional();
+        order: Option<CallOrder> = choice().optional();
     }
 }
 
 words! {
-    pub(crate) enum Order {
+    pub(crate) enum CallOrder {
         Arrival = "arrival",
     }
 }
@@ -216,7 +216,7 @@ fn figures(section: &Section<'_>, whose: Whose, expectations: &mut Vec<Expectati
     }
 }
 
-fn span(section: &Section<'_>, groups: &[Group]) -> Span {
+fn span(section: &Section<'_>, groups: &[Group]) -> ExpectedSpan {
     let SpanSection {
         from, to, group, ..
     } = section.read();
@@ -225,7 +225,7 @@ fn span(section: &Section<'_>, groups: &[Group]) -> Span {
         notes.error(&to, "the span is empty", "let it end after it begins");
     }
     let name = group.value.clone();
-    Span {
+    ExpectedSpan {
         from: from.value,
         to: to.value,
         group: name.and_then(|name| Some((self::group(&name, groups, &group, notes)?, name))),
@@ -245,7 +245,7 @@ fn group(name: &str, groups: &[Group], at: &LocatedKey, notes: &Notes) -> Option
 
 impl Expectation {
     /// Compares it with these figures, which are those of its scope.
-    pub(super) fn check(&self, figures: &Figures) -> Checked {
+    pub(super) fn check(&self, figures: &CallFigures) -> CheckedExpectation {
         let (expected, found, holds) = match &self.wants {
             Wants::OrderOfArrival => {
                 let found = match figures.in_order {
@@ -274,7 +274,7 @@ impl Expectation {
                 (format!("{key} = {value}"), found, holds)
             }
         };
-        Checked {
+        CheckedExpectation {
             whose: self.whose.to_string(),
             expected,
             found,
@@ -294,7 +294,7 @@ impl fmt::Display for Whose {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for ExpectedSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((_, name)) = &self.group {
             write!(f, "{name} ")?;
@@ -307,19 +307,19 @@ impl fmt::Display for Span {
     }
 }
 
-impl Span {
+impl ExpectedSpan {
     /// The figures of the calls sent in it. Only [`SPAN_FIGURES`] have a meaning.
-    pub(super) fn figures(&self, run: &Run, window: Duration) -> Figures {
+    pub(super) fn figures(&self, run: &ScenarioRun, window: Duration) -> CallFigures {
         let tally = match self.group {
             Some((index, _)) => &run.groups[index],
             None => &run.all,
         };
         let (from, to) = (Timestamp::ZERO + self.from, Timestamp::ZERO + self.to);
         let sent = tally.sent_between(from, to);
-        Figures {
+        CallFigures {
             sent: sent.len() as u64,
             densest_window: densest(sent, window),
-            ..Tally::default().figures(window)
+            ..CallTally::default().figures(window)
         }
     }
 }

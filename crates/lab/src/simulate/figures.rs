@@ -10,7 +10,7 @@ use tidegate_limits::Timestamp;
 /// The figures of some calls: all of a scenario, one group, or one function. Times are in
 /// seconds. A time without any measurement is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Figures {
+pub struct CallFigures {
     /// Calls that arrived.
     pub calls: u64,
     /// Calls whose client got the backend's answer.
@@ -60,7 +60,7 @@ pub struct Figures {
 /// The end of a call. A client that leaves while its call runs has left, though the call
 /// continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum SimulatedEnding {
     Answered,
     ToldNo { retry_after: Duration },
     Left,
@@ -69,9 +69,9 @@ pub(super) enum Ending {
 
 /// Counts during the run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct CallTally {
     /// The counts. The other figures are computed at the end.
-    counted: Figures,
+    counted: CallFigures,
     first_arrival: Option<Timestamp>,
     last_answer: Option<Timestamp>,
     waits: Vec<Duration>,
@@ -86,7 +86,7 @@ pub(super) struct Tally {
     is_out_of_order: bool,
 }
 
-impl Tally {
+impl CallTally {
     pub(super) fn arrives(&mut self, now: Timestamp) {
         self.counted.calls += 1;
         self.first_arrival.get_or_insert(now);
@@ -116,15 +116,15 @@ impl Tally {
         self.services.extend(service);
     }
 
-    pub(super) fn ends(&mut self, now: Timestamp, arrived: Timestamp, ending: Ending) {
+    pub(super) fn ends(&mut self, now: Timestamp, arrived: Timestamp, ending: SimulatedEnding) {
         match ending {
-            Ending::Answered => {
+            SimulatedEnding::Answered => {
                 self.counted.answered += 1;
                 self.last_answer = Some(now);
             }
-            Ending::Left => self.counted.left += 1,
-            Ending::Failed => self.counted.failed += 1,
-            Ending::ToldNo { retry_after } => {
+            SimulatedEnding::Left => self.counted.left += 1,
+            SimulatedEnding::Failed => self.counted.failed += 1,
+            SimulatedEnding::ToldNo { retry_after } => {
                 let after = now.since(arrived);
                 if after.is_zero() {
                     self.counted.refused += 1;
@@ -139,14 +139,14 @@ impl Tally {
     }
 
     /// The figures, with the densest windows of this length.
-    pub(super) fn figures(&self, window: Duration) -> Figures {
+    pub(super) fn figures(&self, window: Duration) -> CallFigures {
         let (mut waits, mut reached) = (self.waits.clone(), self.reached.clone());
         let mut services = self.services.clone();
         services.sort_unstable();
         waits.sort_unstable();
         reached.sort_unstable();
         let seconds = |time: Duration| time.as_secs_f64();
-        Figures {
+        CallFigures {
             sent: self.sent.len() as u64,
             makespan_seconds: self
                 .first_arrival
@@ -179,22 +179,22 @@ impl Tally {
 
 /// The result of a run.
 #[derive(Debug, Default)]
-pub(super) struct Run {
-    pub(super) all: Tally,
+pub(super) struct ScenarioRun {
+    pub(super) all: CallTally,
     /// In the order of the file.
-    pub(super) groups: Vec<Tally>,
-    pub(super) functions: BTreeMap<Arc<str>, Tally>,
+    pub(super) groups: Vec<CallTally>,
+    pub(super) functions: BTreeMap<Arc<str>, CallTally>,
     /// How long each limit held calls, summed over the calls.
     pub(super) held: BTreeMap<Arc<str>, Duration>,
     /// How many calls were refused, by reason and limit.
     pub(super) told_no: BTreeMap<(&'static str, Option<Arc<str>>), u64>,
     /// The backend, if it is a model.
-    pub(super) at_backend: Option<AtBackend>,
+    pub(super) at_backend: Option<ModelLoad>,
 }
 
 /// Load on a model of a backend, and how often it broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct AtBackend {
+pub struct ModelLoad {
     /// The most calls that it worked on at once.
     pub most_at_once: usize,
     /// How often a call came above the load that it bears.

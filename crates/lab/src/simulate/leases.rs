@@ -16,13 +16,13 @@ use std::process::ExitCode;
 
 use tidegate_runtime::command::{exit_code, unprinted};
 
-pub use model::{Outcome, Rule, run};
-pub use scenario::Scenario;
+pub use model::{LeasesOutcome, Rule, run};
+pub use scenario::DoormanScenario;
 pub use table::Summary;
 
 /// The arguments of `tidegate simulate leases`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub struct LeasesArguments {
     /// Which of the seven; all of them by default
     #[arg(long, value_name = "1..7", value_parser = clap::value_parser!(u8).range(1..=7))]
     pub scenario: Vec<u8>,
@@ -46,7 +46,7 @@ pub struct Arguments {
 }
 
 /// Runs the scenarios. Exit code 0 if each meets its expectations, 1 if one does not.
-pub(super) fn main(arguments: &Arguments) -> ExitCode {
+pub(super) fn main(arguments: &LeasesArguments) -> ExitCode {
     let mut out = io::stdout();
     let holds = write_summaries(arguments, &mut out);
     match holds.and_then(|holds| out.flush().map(|()| holds)) {
@@ -60,12 +60,13 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
 /// # Errors
 ///
 /// A write that fails.
-pub fn write_summaries(arguments: &Arguments, out: &mut impl Write) -> io::Result<bool> {
-    let is_chosen =
-        |one: &Scenario| arguments.scenario.is_empty() || arguments.scenario.contains(&one.number);
+pub fn write_summaries(arguments: &LeasesArguments, out: &mut impl Write) -> io::Result<bool> {
+    let is_chosen = |one: &DoormanScenario| {
+        arguments.scenario.is_empty() || arguments.scenario.contains(&one.number)
+    };
     let mut summaries = Vec::new();
-    for scenario in Scenario::ALL.iter().filter(|one| is_chosen(one)) {
-        let outcomes: Vec<Outcome> = (0..u64::from(arguments.runs))
+    for scenario in DoormanScenario::ALL.iter().filter(|one| is_chosen(one)) {
+        let outcomes: Vec<LeasesOutcome> = (0..u64::from(arguments.runs))
             .map(|at| {
                 let seed = arguments.seed.wrapping_add(at);
                 run(scenario, seed, arguments.frees, arguments.reserved_clients)

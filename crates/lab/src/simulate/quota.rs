@@ -16,11 +16,11 @@ use tidegate_runtime::command::{exit_code, printed, tell};
 
 use tidegate::tools::table::Column;
 
-pub(super) use model::Arguments;
-use model::{Run, run};
+pub(super) use model::QuotaArguments;
+use model::{QuotaRun, run};
 
 /// Runs it. Exit code 0 if no window was exceeded, 1 if one was, 2 if the quota is invalid.
-pub(super) fn main(arguments: &Arguments) -> ExitCode {
+pub(super) fn main(arguments: &QuotaArguments) -> ExitCode {
     let rule = match arguments.rule() {
         Ok(rule) => rule,
         Err(errors) => {
@@ -30,7 +30,7 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let report = Report::new(arguments, &run(arguments, rule));
+    let report = QuotaReport::new(arguments, &run(arguments, rule));
     let mut text = Vec::new();
     let written = report.write(arguments.json, &mut text);
     written.expect("memory takes all");
@@ -39,7 +39,7 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
 
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Report {
+struct QuotaReport {
     /// The seed, to repeat the run.
     seed: u64,
     /// The number of nodes.
@@ -47,14 +47,14 @@ struct Report {
     /// The total of a window.
     total: u64,
     /// The half with even demand.
-    even: Row,
+    even: HalfRow,
     /// The half in which most demand came to the first node.
-    skewed: Row,
+    skewed: HalfRow,
 }
 
 /// The result of half a run, without its first window, in which the demand is unknown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Row {
+struct HalfRow {
     /// The number of windows.
     windows: usize,
     /// The number of exceeded windows.
@@ -77,15 +77,15 @@ struct Row {
     local: f64,
 }
 
-impl Report {
-    fn new(arguments: &Arguments, run: &Run) -> Self {
+impl QuotaReport {
+    fn new(arguments: &QuotaArguments, run: &QuotaRun) -> Self {
         let half = run.windows.len() / 2;
         Self {
             seed: arguments.seed,
             nodes: arguments.nodes,
             total: arguments.total,
-            even: Row::new(arguments, run, 1..half),
-            skewed: Row::new(arguments, run, half + 1..run.windows.len()),
+            even: HalfRow::new(arguments, run, 1..half),
+            skewed: HalfRow::new(arguments, run, half + 1..run.windows.len()),
         }
     }
 
@@ -103,8 +103,8 @@ impl Report {
     }
 }
 
-impl Row {
-    fn new(arguments: &Arguments, run: &Run, part: Range<usize>) -> Self {
+impl HalfRow {
+    fn new(arguments: &QuotaArguments, run: &QuotaRun, part: Range<usize>) -> Self {
         let total = arguments.total;
         let (before, after) = (run.marks[part.start], run.marks[part.end]);
         let draws = after.draws - before.draws;
@@ -139,7 +139,7 @@ impl Row {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for QuotaReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.holds() { "holds" } else { "EXCEEDED" };
         writeln!(
@@ -149,7 +149,7 @@ impl fmt::Display for Report {
         )?;
         writeln!(out, "{:<34}{:>10}{:>10}", "", "even", "skewed")?;
         let percent = |part: f64| format!("{:.1} %", 100.0 * part);
-        let lines: [Column<'_, Row>; 10] = [
+        let lines: [Column<'_, HalfRow>; 10] = [
             ("windows", &|row| row.windows.to_string()),
             ("exceeded", &|row| row.exceeded.to_string()),
             ("spent of what could be", &|row| percent(row.used)),
@@ -179,15 +179,15 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
 
-    fn report(arguments: &[&str]) -> Report {
+    fn report(arguments: &[&str]) -> QuotaReport {
         #[derive(clap::Parser)]
         struct Cli {
             #[command(flatten)]
-            arguments: Arguments,
+            arguments: QuotaArguments,
         }
         let cli = <Cli as clap::Parser>::parse_from([&["quota"], arguments].concat());
         let rule = cli.arguments.rule().expect("a quota");
-        Report::new(&cli.arguments, &run(&cli.arguments, rule))
+        QuotaReport::new(&cli.arguments, &run(&cli.arguments, rule))
     }
 
     #[test]

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::expect::{Checked, Expectation, Whose};
-pub use super::figures::AtBackend;
-use super::figures::{Figures, Run, Tally};
+use super::expect::{CheckedExpectation, Expectation, Whose};
+pub use super::figures::ModelLoad;
+use super::figures::{CallFigures, CallTally, ScenarioRun};
 use super::scenario::Scenario;
 use tidegate::tools::table::{Column, aligned};
 
 /// The result of one scenario.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct ScenarioReport {
     /// The file, as it was named.
     pub file: String,
     /// The description in the scenario.
@@ -23,19 +23,19 @@ pub struct Report {
     /// The length of the window for the densest window.
     pub window_seconds: f64,
     /// The figures of all calls.
-    pub all: Figures,
+    pub all: CallFigures,
     /// The figures of each group of arrivals, in the order of the file.
     pub groups: Vec<Part>,
     /// The figures of each function, by name.
     pub functions: Vec<Part>,
     /// The load on the backend, if the scenario has a model of it.
-    pub backend: Option<AtBackend>,
+    pub backend: Option<ModelLoad>,
     /// Limits that held calls, the longest time first.
-    pub held: Vec<Held>,
+    pub held: Vec<LimitDelay>,
     /// The refusals, by reason.
     pub told_no: Vec<ToldNo>,
     /// The expectations, in the order of the file.
-    pub expectations: Vec<Checked>,
+    pub expectations: Vec<CheckedExpectation>,
 }
 
 /// The figures of some of the calls.
@@ -44,12 +44,12 @@ pub struct Part {
     /// The group or the function.
     pub name: String,
     /// Figures of the group or the function.
-    pub figures: Figures,
+    pub figures: CallFigures,
 }
 
 /// How long a limit held calls.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Held {
+pub struct LimitDelay {
     /// The limit.
     pub limit: String,
     /// The time that it was closed, counted once for each call that met it and waited. A call that
@@ -77,12 +77,12 @@ pub enum Style {
     Plain,
 }
 
-impl Report {
-    pub(super) fn new(file: &str, seed: u64, scenario: &Scenario, run: &Run) -> Self {
+impl ScenarioReport {
+    pub(super) fn new(file: &str, seed: u64, scenario: &Scenario, run: &ScenarioRun) -> Self {
         let window = scenario.settings.window.as_ref();
         // Without windows, calls are counted per second.
         let window = window.map_or(Duration::from_secs(1), |window| window.length);
-        let part = |name: &str, tally: &Tally| Part {
+        let part = |name: &str, tally: &CallTally| Part {
             name: name.to_owned(),
             figures: tally.figures(window),
         };
@@ -93,7 +93,7 @@ impl Report {
         let functions: Vec<_> = functions.map(|(name, tally)| part(name, tally)).collect();
         let held = run.held.iter().filter(|(_, time)| !time.is_zero());
         let mut held: Vec<_> = held
-            .map(|(limit, time)| Held {
+            .map(|(limit, time)| LimitDelay {
                 limit: limit.to_string(),
                 call_seconds: time.as_secs_f64(),
             })
@@ -213,9 +213,9 @@ impl Report {
     }
 
     /// The figures of all calls, and of the groups and functions if there are several. The first row has the heads.
-    fn rows(&self, head: &str, columns: &[Column<'static, Figures>]) -> Vec<Vec<String>> {
+    fn rows(&self, head: &str, columns: &[Column<'static, CallFigures>]) -> Vec<Vec<String>> {
         let heads = columns.iter().map(|(head, _)| (*head).to_owned());
-        let row = |name: &str, figures: &Figures| {
+        let row = |name: &str, figures: &CallFigures| {
             let cells = columns.iter().map(|(_, cell)| cell(figures));
             std::iter::once(name.to_owned()).chain(cells).collect()
         };
@@ -239,7 +239,7 @@ impl Report {
 }
 
 /// The columns of the table, after the name.
-const COLUMNS: [Column<'static, Figures>; 12] = [
+const COLUMNS: [Column<'static, CallFigures>; 12] = [
     ("calls", &|it| it.calls.to_string()),
     ("answered", &|it| it.answered.to_string()),
     ("refused", &|it| it.refused.to_string()),
@@ -255,7 +255,7 @@ const COLUMNS: [Column<'static, Figures>; 12] = [
 ];
 
 /// The columns of the table of the backend, after the name.
-const BACKEND_COLUMNS: [Column<'static, Figures>; 5] = [
+const BACKEND_COLUMNS: [Column<'static, CallFigures>; 5] = [
     ("sent", &|it| it.sent.to_string()),
     ("failed", &|it| it.failed.to_string()),
     ("service p50", &|it| seconds(it.service_seconds_p50)),

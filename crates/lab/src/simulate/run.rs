@@ -14,9 +14,9 @@ use tidegate_limits::scheduler::{Outcome, Refusal, Supplier, Supply};
 use tidegate_limits::{Call, Policy, Scheduler, Timestamp, Verdict};
 use tidegate_replay::{Decision, Predictions, Ranked, Replay};
 
-use super::arrivals::{Planned, calls};
-use super::figures::{AtBackend, Ending, Run, Tally};
-use super::scenario::{Scenario, What};
+use super::arrivals::{PlannedCall, calls};
+use super::figures::{CallTally, ModelLoad, ScenarioRun, SimulatedEnding};
+use super::scenario::{Scenario, ScenarioChange};
 use super::setup::class_of;
 use super::times::nanos;
 use crate::random::Random;
@@ -70,7 +70,7 @@ struct SentCall {
 struct Simulation<'s> {
     scenario: &'s Scenario,
     settings: &'s Settings,
-    calls: Vec<Planned>,
+    calls: Vec<PlannedCall>,
     /// A call that it says runs, and that was not sent, waits for its connect to fail.
     replay: Replay<usize, SimulatedEvent>,
     sent: BTreeMap<usize, SentCall>,
@@ -81,11 +81,11 @@ struct Simulation<'s> {
     backends: Backends,
     jitter: Random,
     spread: Random,
-    run: Run,
+    run: ScenarioRun,
 }
 
 /// Runs a scenario to its end.
-pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
+pub(super) fn run(scenario: &Scenario, seed: u64) -> ScenarioRun {
     let settings = &scenario.settings;
     let mut simulation = Simulation {
         scenario,
@@ -101,9 +101,9 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
         backends: Backends::default(),
         jitter: Random::new(seed, JITTER_STREAM),
         spread: Random::new(seed, PROBE_STREAM),
-        run: Run {
-            groups: vec![Tally::default(); scenario.groups.len()],
-            ..Run::default()
+        run: ScenarioRun {
+            groups: vec![CallTally::default(); scenario.groups.len()],
+            ..ScenarioRun::default()
         },
     };
     let replay = &mut simulation.replay;
@@ -119,7 +119,7 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
         }
     }
     simulation.go_on_to_the_end();
-    simulation.run.at_backend = simulation.model.map(|model| AtBackend {
+    simulation.run.at_backend = simulation.model.map(|model| ModelLoad {
         most_at_once: model.most(),
         times_broken: model.times_broken(),
     });
@@ -189,26 +189,28 @@ impl Simulation<'_> {
     fn happens(&mut self, event: SimulatedEvent) {
         match event {
             SimulatedEvent::Scripted(nth) => match &self.scenario.events[nth].what {
-                What::Reload(settings) => {
+                ScenarioChange::Reload(settings) => {
                     self.settings = settings;
                     let now = self.replay.now();
                     let scheduler = self.replay.scheduler_mut();
                     scheduler.apply(now, policy(settings));
                     self.replay.set_predictions(predictions(settings));
                 }
-                What::BackendDown { refuses_after } => {
+                ScenarioChange::BackendDown { refuses_after } => {
                     self.down = Some(*refuses_after);
                     let sent: Vec<usize> = self.sent.keys().copied().collect();
                     for nth in sent {
                         if let Some(model) = &mut self.model {
                             model.leaves(self.replay.now().as_nanos(), nth as u64);
                         }
-                        self.lands(nth, Outcome::Failed, Ending::Failed);
+                        self.lands(nth, Outcome::Failed, SimulatedEnding::Failed);
                     }
                 }
-                What::BackendUp => self.down = None,
+                ScenarioChange::BackendUp => self.down = None,
             },
-            SimulatedEvent::Reply(nth) => self.lands(nth, Outcome::Served, Ending::Answered),
+            SimulatedEvent::Reply(nth) => {
+                self.lands(nth, Outcome::Served, SimulatedEnding::Answered)
+            }
             SimulatedEvent::Reaches(nth) => self.reaches(nth),
             SimulatedEvent::NoConnection(nth) => self.goes_back(nth),
             SimulatedEvent::Probe => {
@@ -246,14 +248,14 @@ impl Simulation<'_> {
             // The call is over.
             return;
         }
-        self.ends(nth, Ending::Left);
+        self.ends(nth, SimulatedEnding::Left);
     }
 
     fn refuse(&mut self, nth: usize, refusal: Refusal) {
         let key = (refusal.reason.as_str(), refusal.limit);
         *self.run.told_no.entry(key).or_insert(0) += 1;
         let retry_after = refusal.retry_after;
-        self.ends(nth, Ending::ToldNo { retry_after });
+        self.ends(nth, SimulatedEnding::ToldNo { retry_after });
     }
 
     /// Admits every call that may run.
@@ -312,7 +314,7 @@ impl Simulation<'_> {
         let function = fragile.function(&self.scenario.groups[call.group].function);
         let now = self.replay.now().as_nanos();
         if let CallStart::Down(_) = model.starts(now, nth as u64, function, nanos(call.takes)) {
-            self.lands(nth, Outcome::Failed, Ending::Failed);
+            self.lands(nth, Outcome::Failed, SimulatedEnding::Failed);
         }
     }
 
@@ -324,10 +326,10 @@ impl Simulation<'_> {
             let nth = usize::try_from(ended.id).expect("ids are places in a list");
             match ended.outcome {
                 backends::ServiceOutcome::Served => {
-                    self.lands(nth, Outcome::Served, Ending::Answered)
+                    self.lands(nth, Outcome::Served, SimulatedEnding::Answered)
                 }
                 backends::ServiceOutcome::Reset | backends::ServiceOutcome::Collapsed => {
-                    self.lands(nth, Outcome::Failed, Ending::Failed);
+                    self.lands(nth, Outcome::Failed, SimulatedEnding::Failed);
                 }
             }
         }
@@ -349,7 +351,7 @@ impl Simulation<'_> {
     }
 
     /// A call that was sent ends, unless it is lost already.
-    fn lands(&mut self, nth: usize, outcome: Outcome, ending: Ending) {
+    fn lands(&mut self, nth: usize, outcome: Outcome, ending: SimulatedEnding) {
         let Some(sent) = self.sent.remove(&nth) else {
             return;
         };
@@ -374,14 +376,14 @@ impl Simulation<'_> {
         assert!(is_known, "every policy has the backend's limit");
     }
 
-    fn ends(&mut self, nth: usize, ending: Ending) {
+    fn ends(&mut self, nth: usize, ending: SimulatedEnding) {
         let now = self.replay.now();
         let arrived = Timestamp::ZERO + self.calls[nth].arrives;
         self.tallies(nth, |tally| tally.ends(now, arrived, ending));
     }
 
     /// Counts something for every group of a call.
-    fn tallies(&mut self, nth: usize, mut count: impl FnMut(&mut Tally)) {
+    fn tallies(&mut self, nth: usize, mut count: impl FnMut(&mut CallTally)) {
         let group = self.calls[nth].group;
         let function = &self.scenario.groups[group].function;
         count(&mut self.run.all);

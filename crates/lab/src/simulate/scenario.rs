@@ -26,19 +26,19 @@ pub(super) struct Scenario {
     pub(super) groups: Vec<Group>,
     /// Without it, calls do not slow one another.
     pub(super) backend: Option<Fragile>,
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<ScenarioEvent>,
     pub(super) expectations: Vec<Expectation>,
 }
 
 /// An event.
 #[derive(Debug)]
-pub(super) struct Event {
+pub(super) struct ScenarioEvent {
     pub(super) at: Duration,
-    pub(super) what: What,
+    pub(super) what: ScenarioChange,
 }
 
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum ScenarioChange {
     /// The config is read again. The settings are all that are then in force.
     Reload(Box<GateSettings>),
     /// No connection is accepted any more, and calls at the backend are lost. A connect fails after
@@ -68,14 +68,14 @@ options! {
         /// When it happens.
         at: Option<Duration> = time().required("the time is missing", "add at = \"2s\"");
         /// Whether the backend goes down or comes back.
-        backend: Option<Backend> = choice().optional();
+        backend: Option<BackendAvailability> = choice().optional();
         /// How long a connect to a backend that is down takes to fail.
         refuses_after: Option<Duration> = time().optional();
     }
 }
 
 words! {
-    pub(crate) enum Backend {
+    pub(crate) enum BackendAvailability {
         Down = "down",
         Up = "up",
     }
@@ -108,8 +108,8 @@ fn read_root(root: &Section<'_>) -> Option<Scenario> {
     let settings = setup::read(&config);
     let events = events(root, settings.as_ref().and(config.table()));
     let reloads = events.iter().filter_map(|event| match &event.what {
-        What::Reload(settings) => Some(&**settings),
-        What::BackendDown { .. } | What::BackendUp => None,
+        ScenarioChange::Reload(settings) => Some(&**settings),
+        ScenarioChange::BackendDown { .. } | ScenarioChange::BackendUp => None,
     });
     let all: Vec<&GateSettings> = settings.iter().chain(reloads).collect();
     let groups = groups(root, &all);
@@ -127,7 +127,7 @@ fn read_root(root: &Section<'_>) -> Option<Scenario> {
 }
 
 /// Reads the events, in the order of time: a reload builds on the one before it.
-fn events(root: &Section<'_>, config: Option<&Table>) -> Vec<Event> {
+fn events(root: &Section<'_>, config: Option<&Table>) -> Vec<ScenarioEvent> {
     let sections = root.sections("events", EVENTS_MAX).unwrap_or_default();
     let mut timed: Vec<_> = sections
         .into_iter()
@@ -145,14 +145,14 @@ fn events(root: &Section<'_>, config: Option<&Table>) -> Vec<Event> {
             let cure = "add backend = \"down\", backend = \"up\" or reload = { limits = { … } }";
             notes.error(&event.section, "nothing happens", cure);
         }
-        if refuses_after.is_some() && event.backend.value == Some(Backend::Up) {
+        if refuses_after.is_some() && event.backend.value == Some(BackendAvailability::Up) {
             let cause = "a backend that is up refuses nothing";
             notes.error(&event.refuses_after, cause, "leave it out");
         }
-        let mut happens = |what| events.push(Event { at, what });
+        let mut happens = |what| events.push(ScenarioEvent { at, what });
         match event.backend.value {
-            Some(Backend::Up) => happens(What::BackendUp),
-            Some(Backend::Down) => happens(What::BackendDown {
+            Some(BackendAvailability::Up) => happens(ScenarioChange::BackendUp),
+            Some(BackendAvailability::Down) => happens(ScenarioChange::BackendDown {
                 refuses_after: refuses_after.unwrap_or_default(),
             }),
             None => {}
@@ -161,7 +161,7 @@ fn events(root: &Section<'_>, config: Option<&Table>) -> Vec<Event> {
         if let (Some(in_force), Some(given)) = (&mut in_force, reload.table())
             && let Some(settings) = setup::read_reload(&reload, given, in_force)
         {
-            happens(What::Reload(Box::new(settings)));
+            happens(ScenarioChange::Reload(Box::new(settings)));
         }
     }
     events

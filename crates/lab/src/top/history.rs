@@ -22,7 +22,7 @@ pub(super) struct Track {
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Mark {
+pub(super) struct HistoryMark {
     pub(super) at_unix_ms: u64,
     /// The subject in a word.
     pub(super) kind: String,
@@ -44,7 +44,7 @@ pub struct History {
     /// Each limit by its name.
     pub(super) limits: BTreeMap<String, LimitTrack>,
     /// Events, the oldest first.
-    pub(super) marks: VecDeque<Mark>,
+    pub(super) marks: VecDeque<HistoryMark>,
 }
 
 /// Answers that came from the sidecar.
@@ -188,7 +188,7 @@ impl History {
     fn mark(&mut self, marks: &Value) {
         for mark in marks.as_array().into_iter().flatten() {
             let text = |name: &str| mark[name].as_str().unwrap_or_default().to_owned();
-            let mark = Mark {
+            let mark = HistoryMark {
                 at_unix_ms: mark["at_unix_ms"].as_u64().unwrap_or_default(),
                 kind: text("kind"),
                 text: text("text"),

@@ -6,14 +6,14 @@ use tidegate_runtime::command::{allows_colours, allows_unicode, cleaned};
 
 /// Characters and colours that may be drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct ScreenLook {
     /// Only ASCII.
     pub ascii: bool,
     /// With colours.
     pub colours: bool,
 }
 
-impl Look {
+impl ScreenLook {
     /// The look that this terminal and its locale allow.
     pub(crate) fn of_the_terminal(ascii: bool) -> Self {
         Self {
@@ -140,12 +140,12 @@ mod tests {
 
     #[test]
     fn a_name_cannot_speak_to_the_terminal_or_turn_the_order_of_letters() {
-        let unicode = Look {
+        let unicode = ScreenLook {
             ascii: false,
             colours: false,
         };
         assert_eq!(unicode.clean("a\u{1b}[2J\u{202e}ü\u{9b}"), "a?[2J?ü?");
-        let ascii = Look {
+        let ascii = ScreenLook {
             ascii: true,
             ..unicode
         };

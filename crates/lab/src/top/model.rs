@@ -6,8 +6,8 @@ use std::cmp::Ordering;
 use serde_json::Value;
 
 use super::history::Answers;
-use super::look::Look;
-use super::panes::{Column, Pane};
+use super::look::ScreenLook;
+use super::panes::{Pane, PaneColumn};
 
 /// The longest filter.   characters
 const FILTER_MAX: usize = 64;
@@ -40,7 +40,7 @@ pub struct Model {
     /// Why there is no newer answer.
     pub trouble: Option<Trouble>,
     /// Characters and colours that the terminal can show.
-    pub look: Look,
+    pub look: ScreenLook,
     /// Without the line of keys and without a chosen row.
     pub printed: bool,
     /// How far the sidecar's clock is ahead.   ms
@@ -64,7 +64,7 @@ pub struct Model {
 
 /// A key, as far as it means something here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum PressedKey {
     /// A letter.
     Letter(char),
     /// Enter.
@@ -84,7 +84,7 @@ pub enum Key {
 impl Model {
     /// A screen without an answer.
     #[must_use]
-    pub fn new(address: String, look: Look) -> Self {
+    pub fn new(address: String, look: ScreenLook) -> Self {
         Self {
             address,
             clock_unix_ms: 0,
@@ -188,7 +188,7 @@ impl Model {
         if !self.filter.is_empty() {
             let wanted = self.filter.to_lowercase();
             let texts = pane.columns().iter().filter(|it| it.figure.is_none());
-            let has = |row: &Value, column: &Column| {
+            let has = |row: &Value, column: &PaneColumn| {
                 (column.cell)(row, self.look)
                     .to_lowercase()
                     .contains(&wanted)
@@ -205,18 +205,20 @@ impl Model {
     }
 
     /// Does what a key means; false if it is the one that quits.
-    pub fn press(&mut self, key: Key) -> bool {
+    pub fn press(&mut self, key: PressedKey) -> bool {
         if self.typing {
             match key {
-                Key::Letter(c) if self.filter.chars().count() < FILTER_MAX => self.filter.push(c),
-                Key::Erase => {
+                PressedKey::Letter(c) if self.filter.chars().count() < FILTER_MAX => {
+                    self.filter.push(c)
+                }
+                PressedKey::Erase => {
                     self.filter.pop();
                 }
-                Key::Escape => {
+                PressedKey::Escape => {
                     self.filter.clear();
                     self.typing = false;
                 }
-                Key::Enter => self.typing = false,
+                PressedKey::Enter => self.typing = false,
                 _ => {}
             }
             self.chosen = [0; Pane::ALL.len()];
@@ -224,33 +226,33 @@ impl Model {
         }
         if self.help {
             self.help = false;
-            return key != Key::Letter('q');
+            return key != PressedKey::Letter('q');
         }
         let pane = self.pane as usize;
         match key {
-            Key::Letter('q') => return false,
-            Key::Letter('?') => self.help = true,
-            Key::Letter('/') => self.typing = true,
-            Key::Letter(' ') => {
+            PressedKey::Letter('q') => return false,
+            PressedKey::Letter('?') => self.help = true,
+            PressedKey::Letter('/') => self.typing = true,
+            PressedKey::Letter(' ') => {
                 self.frozen = match self.frozen.take() {
                     Some(_) => None,
                     None => Some(Box::new(self.answers.clone())),
                 };
             }
-            Key::Letter('s') => {
+            PressedKey::Letter('s') => {
                 let next = self.sorted[pane].map_or(0, |column| column + 1);
                 self.sorted[pane] = (next < self.pane.columns().len()).then_some(next);
             }
-            Key::Letter('c') => {
+            PressedKey::Letter('c') => {
                 self.chart = match self.chart {
                     Chart::Waiting => Chart::Limit,
                     Chart::Limit => Chart::Waiting,
                 };
             }
-            Key::Escape => self.filter.clear(),
-            Key::Next => self.pane = self.pane.beside(1),
-            Key::Previous => self.pane = self.pane.beside(Pane::ALL.len() - 1),
-            Key::Move(rows) => {
+            PressedKey::Escape => self.filter.clear(),
+            PressedKey::Next => self.pane = self.pane.beside(1),
+            PressedKey::Previous => self.pane = self.pane.beside(Pane::ALL.len() - 1),
+            PressedKey::Move(rows) => {
                 let Some(last) = self.rows(self.pane).len().checked_sub(1) else {
                     return true;
                 };
@@ -262,7 +264,7 @@ impl Model {
                     self.limit_is_chosen = true;
                 }
             }
-            Key::Letter(_) | Key::Enter | Key::Erase => {}
+            PressedKey::Letter(_) | PressedKey::Enter | PressedKey::Erase => {}
         }
         true
     }
@@ -284,23 +286,23 @@ mod tests {
 
     #[test]
     fn a_frozen_screen_keeps_what_it_shows_and_goes_on_with_the_newest() {
-        let look = Look {
+        let look = ScreenLook {
             ascii: true,
             colours: false,
         };
         let mut model = Model::new("127.0.0.1:9180".to_owned(), look);
         let now = |n: u64| json!({"at_unix_ms": n * 1000, "queue": {"waiting": n}});
         model.take(Ok(now(1)));
-        assert!(model.press(Key::Letter(' ')));
+        assert!(model.press(PressedKey::Letter(' ')));
         model.take(Ok(now(2)));
         assert_eq!(model.shown().now["queue"]["waiting"], 1);
-        assert!(model.press(Key::Letter(' ')));
+        assert!(model.press(PressedKey::Letter(' ')));
         assert_eq!(model.shown().now["queue"]["waiting"], 2);
     }
 
     #[test]
     fn trouble_counts_from_its_first_error() {
-        let look = Look {
+        let look = ScreenLook {
             ascii: true,
             colours: false,
         };
@@ -317,21 +319,21 @@ mod tests {
 
     #[test]
     fn letters_of_a_filter_are_no_commands() {
-        let look = Look {
+        let look = ScreenLook {
             ascii: true,
             colours: false,
         };
         let mut model = Model::new("127.0.0.1:9180".to_owned(), look);
         for key in "/q s".chars() {
-            assert!(model.press(Key::Letter(key)));
+            assert!(model.press(PressedKey::Letter(key)));
         }
         assert_eq!(model.filter, "q s");
-        assert!(model.press(Key::Enter));
-        assert!(!model.press(Key::Letter('q')));
+        assert!(model.press(PressedKey::Enter));
+        assert!(!model.press(PressedKey::Letter('q')));
     }
 
     fn model() -> Model {
-        let look = Look {
+        let look = ScreenLook {
             ascii: true,
             colours: false,
         };
@@ -346,7 +348,7 @@ mod tests {
 
     #[test]
     fn the_limit_that_most_calls_wait_for_is_shown_until_the_user_chooses_another() {
-        let look = Look {
+        let look = ScreenLook {
             ascii: true,
             colours: false,
         };
@@ -369,7 +371,7 @@ mod tests {
         check(&mut model, now(3, 3), "total");
         check(&mut model, now(0, 0), "total");
         model.pane = Pane::Limits;
-        model.press(Key::Move(2));
+        model.press(PressedKey::Move(2));
         check(&mut model, now(9, 0), "list");
         check(
             &mut model,
@@ -377,7 +379,7 @@ mod tests {
             "total",
         );
         model.take(Ok(json!({"limits": []})));
-        model.press(Key::Move(1));
+        model.press(PressedKey::Move(1));
         assert_eq!(model.limit, None);
     }
 
@@ -391,14 +393,14 @@ mod tests {
         let mut model = model();
         let original = names(&model);
         for _ in 0..3 {
-            model.press(Key::Letter('s'));
+            model.press(PressedKey::Letter('s'));
         }
         assert_eq!(
             names(&model),
             ["\"image_query\"", "\"guest_list\"", "\"guest_start\""]
         );
         for _ in 3..=Pane::Functions.columns().len() {
-            model.press(Key::Letter('s'));
+            model.press(PressedKey::Letter('s'));
         }
         assert_eq!(names(&model), original);
     }
@@ -407,10 +409,10 @@ mod tests {
     fn rows_without_the_filter_are_left_out() {
         let mut model = model();
         for letter in "/GUEST".chars() {
-            model.press(Key::Letter(letter));
+            model.press(PressedKey::Letter(letter));
         }
         assert_eq!(names(&model).len(), 2);
-        model.press(Key::Escape);
+        model.press(PressedKey::Escape);
         assert_eq!(names(&model).len(), 3);
     }
 }

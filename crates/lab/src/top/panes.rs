@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::history::Answers;
-use super::look::{Look, figure, length, time_of_day, wait};
+use super::look::{ScreenLook, figure, length, time_of_day, wait};
 
 /// A table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,24 +17,24 @@ pub(super) enum Pane {
 }
 
 /// A column: its head, its cell, and the figure by which it is sorted; none for text.
-pub(super) struct Column {
+pub(super) struct PaneColumn {
     pub(super) head: &'static str,
-    pub(super) cell: fn(&Value, Look) -> String,
+    pub(super) cell: fn(&Value, ScreenLook) -> String,
     pub(super) figure: Option<fn(&Value) -> Option<f64>>,
 }
 
-const fn text(head: &'static str, cell: fn(&Value, Look) -> String) -> Column {
+const fn text(head: &'static str, cell: fn(&Value, ScreenLook) -> String) -> PaneColumn {
     let figure = None;
-    Column { head, cell, figure }
+    PaneColumn { head, cell, figure }
 }
 
 const fn number(
     head: &'static str,
-    cell: fn(&Value, Look) -> String,
+    cell: fn(&Value, ScreenLook) -> String,
     figure: fn(&Value) -> Option<f64>,
-) -> Column {
+) -> PaneColumn {
     let figure = Some(figure);
-    Column { head, cell, figure }
+    PaneColumn { head, cell, figure }
 }
 
 /// A column with a field as it is.
@@ -51,7 +51,7 @@ macro_rules! field {
     };
 }
 
-const LIMITS: [Column; 7] = [
+const LIMITS: [PaneColumn; 7] = [
     field!("LIMIT", "name"),
     text("KIND", |row, look| {
         let mut kind = look.word(&row["kind"]);
@@ -90,7 +90,7 @@ fn share(row: &Value) -> Option<f64> {
     }
 }
 
-const fn rates(head: Column) -> [Column; 9] {
+const fn rates(head: PaneColumn) -> [PaneColumn; 9] {
     [
         head,
         field!("/S", "per_second", figure),
@@ -104,14 +104,14 @@ const fn rates(head: Column) -> [Column; 9] {
     ]
 }
 
-const FUNCTIONS: [Column; 9] = rates(field!("FUNCTION", "function"));
-const CALLERS: [Column; 9] = rates(text("CALLER", |row, look| {
+const FUNCTIONS: [PaneColumn; 9] = rates(field!("FUNCTION", "function"));
+const CALLERS: [PaneColumn; 9] = rates(text("CALLER", |row, look| {
     match look.word(&row["caller"]) {
         name if name == "-" => look.word(&row["id"]),
         name => name,
     }
 }));
-const CALLS: [Column; 7] = [
+const CALLS: [PaneColumn; 7] = [
     field!("CALL", "id"),
     field!("FUNCTION", "function"),
     field!("CALLER", "caller"),
@@ -122,7 +122,7 @@ const CALLS: [Column; 7] = [
         seconds * 1000.0
     )),
 ];
-const BACKENDS: [Column; 6] = [
+const BACKENDS: [PaneColumn; 6] = [
     field!("BACKEND", "name"),
     field!("ADDRESS", "address"),
     text("STATE", |row, look| match row["up"].as_bool() {
@@ -145,7 +145,7 @@ const BACKENDS: [Column; 6] = [
     field!("CONNECTIONS", "connections", figure),
     field!("FAILED 1H", "failures_1h", figure),
 ];
-const EVENTS: [Column; 3] = [
+const EVENTS: [PaneColumn; 3] = [
     field!("WHAT", "what"),
     field!("COUNT", "count", figure),
     field!("TEXT", "text"),
@@ -183,7 +183,7 @@ impl Pane {
         }
     }
 
-    pub(super) const fn columns(self) -> &'static [Column] {
+    pub(super) const fn columns(self) -> &'static [PaneColumn] {
         match self {
             Self::Limits => &LIMITS,
             Self::Functions => &FUNCTIONS,
@@ -199,7 +199,12 @@ impl Pane {
     }
 
     /// The rows of an answer, in the order of the sidecar.
-    pub(super) fn rows(self, answers: &Answers, clock_unix_ms: u64, look: Look) -> Vec<Value> {
+    pub(super) fn rows(
+        self,
+        answers: &Answers,
+        clock_unix_ms: u64,
+        look: ScreenLook,
+    ) -> Vec<Value> {
         let now = &answers.now;
         let of = |name: &str| now[name].as_array().cloned().unwrap_or_default();
         match self {
@@ -227,7 +232,7 @@ impl Pane {
 
 /// Rows for mistakes of a refused config, limits that were set for a while, notices, refusals, and
 /// events, the latest first.
-fn events(answers: &Answers, clock_unix_ms: u64, look: Look) -> Vec<Value> {
+fn events(answers: &Answers, clock_unix_ms: u64, look: ScreenLook) -> Vec<Value> {
     let now = &answers.now;
     let of = |name: &str| now[name].as_array().into_iter().flatten();
     let mut rows = Vec::new();

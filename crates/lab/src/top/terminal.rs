@@ -18,9 +18,9 @@ use ratatui::backend::CrosstermBackend;
 use tidegate_runtime::command::executor;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Event;
+use super::ScreenEvent;
 use super::draw::draw;
-use super::model::{Key, Model};
+use super::model::{Model, PressedKey};
 
 /// The exit code after a panic, as that of the standard library.
 const PANICKED: i32 = 101;
@@ -88,7 +88,7 @@ fn give_back() {
 }
 
 /// Sends keys, and that the size has changed.
-pub(super) fn read_keys(events: SyncSender<Event>) {
+pub(super) fn read_keys(events: SyncSender<ScreenEvent>) {
     thread::spawn(move || {
         loop {
             let event = match event::read() {
@@ -99,12 +99,12 @@ pub(super) fn read_keys(events: SyncSender<Event>) {
                         None => continue,
                     }
                 }
-                Ok(event::Event::Resize(..)) => Event::Resized,
+                Ok(event::Event::Resize(..)) => ScreenEvent::Resized,
                 Ok(_) => continue,
                 // The terminal is gone.
-                Err(_) => Event::Stop(1),
+                Err(_) => ScreenEvent::Stop(1),
             };
-            let is_last = matches!(event, Event::Stop(_));
+            let is_last = matches!(event, ScreenEvent::Stop(_));
             if events.send(event).is_err() || is_last {
                 return;
             }
@@ -112,22 +112,22 @@ pub(super) fn read_keys(events: SyncSender<Event>) {
     });
 }
 
-fn meaning(code: KeyCode, control: bool) -> Option<Event> {
+fn meaning(code: KeyCode, control: bool) -> Option<ScreenEvent> {
     let key = match code {
-        KeyCode::Char('c') if control => return Some(Event::Stop(0)),
-        KeyCode::Char(c) if !control => Key::Letter(c),
-        KeyCode::Enter => Key::Enter,
-        KeyCode::Esc => Key::Escape,
-        KeyCode::Backspace => Key::Erase,
-        KeyCode::Tab | KeyCode::Right => Key::Next,
-        KeyCode::BackTab | KeyCode::Left => Key::Previous,
-        KeyCode::Up => Key::Move(-1),
-        KeyCode::Down => Key::Move(1),
-        KeyCode::PageUp => Key::Move(-10),
-        KeyCode::PageDown => Key::Move(10),
+        KeyCode::Char('c') if control => return Some(ScreenEvent::Stop(0)),
+        KeyCode::Char(c) if !control => PressedKey::Letter(c),
+        KeyCode::Enter => PressedKey::Enter,
+        KeyCode::Esc => PressedKey::Escape,
+        KeyCode::Backspace => PressedKey::Erase,
+        KeyCode::Tab | KeyCode::Right => PressedKey::Next,
+        KeyCode::BackTab | KeyCode::Left => PressedKey::Previous,
+        KeyCode::Up => PressedKey::Move(-1),
+        KeyCode::Down => PressedKey::Move(1),
+        KeyCode::PageUp => PressedKey::Move(-10),
+        KeyCode::PageDown => PressedKey::Move(10),
         _ => return None,
     };
-    Some(Event::Key(key))
+    Some(ScreenEvent::Key(key))
 }
 
 /// Sends that the process should exit when it gets SIGTERM, SIGINT or SIGHUP.
@@ -135,7 +135,7 @@ fn meaning(code: KeyCode, control: bool) -> Option<Event> {
 /// # Errors
 ///
 /// The error of the system.
-pub(super) fn read_signals(events: SyncSender<Event>) -> io::Result<()> {
+pub(super) fn read_signals(events: SyncSender<ScreenEvent>) -> io::Result<()> {
     let runtime = executor(1)?;
     let entered = runtime.enter();
     let mut terminate = signal(SignalKind::terminate())?;
@@ -151,7 +151,7 @@ pub(super) fn read_signals(events: SyncSender<Event>) -> io::Result<()> {
             }
         });
         // As a shell reports a signal.
-        let _ = events.send(Event::Stop(128 + number));
+        let _ = events.send(ScreenEvent::Stop(128 + number));
     });
     Ok(())
 }

@@ -7,12 +7,14 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_lab::backend::{Backend, Breaks, ModelOptions, Options, Running};
+use tidegate_lab::backend::{
+    ModelOptions, OverloadReaction, RunningBackend, StandInBackend, StandInOptions,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-async fn start(options: Options) -> Running {
-    Backend::start(options).await.expect("free ports")
+async fn start(options: StandInOptions) -> RunningBackend {
+    StandInBackend::start(options).await.expect("free ports")
 }
 
 async fn send(to: SocketAddr, bytes: &str) -> TcpStream {
@@ -53,10 +55,10 @@ fn codes(reply: &str) -> (i64, Value, i64, i64) {
     )
 }
 
-fn options() -> Options {
-    Options {
+fn options() -> StandInOptions {
+    StandInOptions {
         delay: Duration::ZERO,
-        ..Options::on_free_ports()
+        ..StandInOptions::on_free_ports()
     }
 }
 
@@ -212,7 +214,7 @@ async fn a_slow_call_takes_its_seconds() {
 
 #[tokio::test]
 async fn too_many_at_once_make_it_fall_with_the_calls_in_flight() {
-    let backend = start(Options {
+    let backend = start(StandInOptions {
         delay: Duration::from_secs(60),
         break_in_flight: 2,
         ..options()
@@ -235,7 +237,7 @@ async fn too_many_at_once_make_it_fall_with_the_calls_in_flight() {
 
 #[tokio::test]
 async fn statistics_can_be_read_and_reset_over_http() {
-    let backend = start(Options {
+    let backend = start(StandInOptions {
         stats: Some(([127, 0, 0, 1], 0).into()),
         ..options()
     })
@@ -255,7 +257,7 @@ async fn statistics_can_be_read_and_reset_over_http() {
 
 #[tokio::test]
 async fn stopping_frees_the_ports_and_ends_what_is_in_flight() {
-    let backend = start(Options {
+    let backend = start(StandInOptions {
         delay: Duration::from_secs(3600),
         ..options()
     })
@@ -278,7 +280,7 @@ async fn took(to: SocketAddr, bytes: &str) -> Duration {
 
 #[tokio::test]
 async fn calls_of_both_protocols_share_one_model() {
-    let backend = start(Options {
+    let backend = start(StandInOptions {
         delay: Duration::from_millis(100),
         model: ModelOptions {
             servers: NonZeroU32::new(1),
@@ -314,7 +316,7 @@ async fn a_model_that_breaks_resets_the_connection() {
         let error = stream.read(&mut [0; 100]).await.expect_err("a reset");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     };
-    let backend = start(Options {
+    let backend = start(StandInOptions {
         delay: Duration::from_secs(60),
         model: ModelOptions {
             breaks_at: NonZeroU32::new(1),
@@ -334,11 +336,11 @@ async fn a_model_that_breaks_resets_the_connection() {
 
 #[tokio::test]
 async fn a_collapsed_backend_accepts_no_connection_until_it_is_up() {
-    let backend = start(Options {
+    let backend = start(StandInOptions {
         recover: Duration::from_millis(300),
         model: ModelOptions {
             breaks_at: NonZeroU32::new(1),
-            breaks: Breaks::Collapse,
+            breaks: OverloadReaction::Collapse,
             ..ModelOptions::default()
         },
         ..options()

@@ -3,37 +3,37 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tidegate_lab::backend::{self, Backend, Running};
-use tidegate_lab::bench::{self, Failure, Options, Protocol, Report};
+use tidegate_lab::backend::{self, RunningBackend, StandInBackend};
+use tidegate_lab::bench::{self, BenchOptions, CallFailure, LoadReport, TargetProtocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-async fn backend(delay: Duration) -> Running {
-    Backend::start(backend::Options {
+async fn backend(delay: Duration) -> RunningBackend {
+    StandInBackend::start(backend::StandInOptions {
         delay,
-        ..backend::Options::on_free_ports()
+        ..backend::StandInOptions::on_free_ports()
     })
     .await
     .expect("free ports")
 }
 
-async fn run(options: Options) -> Report {
+async fn run(options: BenchOptions) -> LoadReport {
     bench::run(options).await.expect("a load that can be run")
 }
 
-fn socket(target: SocketAddr) -> Options {
-    Options {
+fn socket(target: SocketAddr) -> BenchOptions {
+    BenchOptions {
         target,
         connections: 4,
         timeout: Duration::from_secs(10),
-        ..Options::default()
+        ..BenchOptions::default()
     }
 }
 
-fn http(target: SocketAddr) -> Options {
-    Options {
-        protocol: Protocol::Http,
+fn http(target: SocketAddr) -> BenchOptions {
+    BenchOptions {
+        protocol: TargetProtocol::Http,
         ..socket(target)
     }
 }
@@ -58,7 +58,7 @@ async fn a_closed_loop_makes_the_requested_number_of_calls() {
     for options in [socket(backend.socket_addr()), http(backend.http_addr())] {
         backend.reset();
         let protocol = options.protocol;
-        let report = run(Options {
+        let report = run(BenchOptions {
             calls: Some(101),
             mix: true,
             ..options
@@ -72,8 +72,8 @@ async fn a_closed_loop_makes_the_requested_number_of_calls() {
         let seen = backend.report();
         assert_eq!((seen.calls, seen.answered), (101, 101));
         let connections = match protocol {
-            Protocol::Socket => 101,
-            Protocol::Http => 4,
+            TargetProtocol::Socket => 101,
+            TargetProtocol::Http => 4,
         };
         assert_eq!(seen.connections, connections, "{protocol:?}");
         assert!(seen.peak_in_flight <= 4);
@@ -88,7 +88,7 @@ async fn an_open_loop_keeps_to_its_schedule_and_counts_latency_from_it() {
     // done at 500 ms at the earliest.
     let backend = backend(Duration::from_millis(50)).await;
     for options in [socket(backend.socket_addr()), http(backend.http_addr())] {
-        let report = run(Options {
+        let report = run(BenchOptions {
             connections: 1,
             rate: Some(100.0),
             calls: Some(10),
@@ -107,7 +107,7 @@ async fn an_open_loop_starts_no_call_early() {
     let backend = backend(Duration::ZERO).await;
     let backend_up = Instant::now();
     let begun = backend_up.elapsed();
-    let report = run(Options {
+    let report = run(BenchOptions {
         rate: Some(200.0),
         seconds: Duration::from_millis(500),
         ..http(backend.http_addr())
@@ -130,7 +130,7 @@ async fn a_storm_comes_at_once_and_reports_its_order() {
     let backend = backend(Duration::from_millis(100)).await;
     for options in [socket(backend.socket_addr()), http(backend.http_addr())] {
         backend.reset();
-        let report = run(Options {
+        let report = run(BenchOptions {
             storm: Some(60),
             ..options
         })
@@ -150,7 +150,7 @@ async fn a_storm_comes_at_once_and_reports_its_order() {
 #[tokio::test]
 async fn every_second_client_leaves() {
     let backend = backend(Duration::from_millis(300)).await;
-    let report = run(Options {
+    let report = run(BenchOptions {
         storm: Some(10),
         leave_after: Some(Duration::from_millis(50)),
         ..socket(backend.socket_addr())
@@ -164,7 +164,7 @@ async fn every_second_client_leaves() {
 async fn refusals_differ_from_failures() {
     let refusal = br#"{"overallRC": 503, "modID": 130, "rc": 503, "rs": 1, "errmsg": "", "output": "", "retryAfter": 1}"#;
     let (addr, server) = always(refusal).await;
-    let report = run(Options {
+    let report = run(BenchOptions {
         calls: Some(5),
         ..socket(addr)
     })
@@ -178,7 +178,7 @@ async fn refusals_differ_from_failures() {
     let refusal = b"HTTP/1.1 503 Service Unavailable\r\nTransfer-Encoding: chunked\r\n\r\n\
         1d\r\n{\"overallRC\":503,\"modID\":130}\r\n0\r\n\r\n";
     let (addr, server) = always(refusal).await;
-    let report = run(Options {
+    let report = run(BenchOptions {
         calls: Some(5),
         connections: 1,
         ..http(addr)
@@ -191,8 +191,8 @@ async fn refusals_differ_from_failures() {
 #[tokio::test]
 async fn kinds_of_failures_are_distinguished() {
     let backend = backend(Duration::ZERO).await;
-    let fails = async |options: Options| {
-        let report = run(Options {
+    let fails = async |options: BenchOptions| {
+        let report = run(BenchOptions {
             calls: Some(3),
             connections: 1,
             ..options
@@ -207,32 +207,32 @@ async fn kinds_of_failures_are_distinguished() {
         kinds
     };
     for (userid, socket_failure, http_failure) in [
-        ("NOEXIST", Failure::Error, Failure::Error),
-        ("CUT", Failure::Cut, Failure::Cut),
-        ("CLOSE", Failure::Empty, Failure::Empty),
+        ("NOEXIST", CallFailure::Error, CallFailure::Error),
+        ("CUT", CallFailure::Cut, CallFailure::Cut),
+        ("CLOSE", CallFailure::Empty, CallFailure::Empty),
     ] {
         let userid = userid.to_owned();
-        let options = Options {
+        let options = BenchOptions {
             userid: userid.clone(),
             ..socket(backend.socket_addr())
         };
         assert_eq!(fails(options).await, [socket_failure], "{userid}");
-        let options = Options {
+        let options = BenchOptions {
             userid: userid.clone(),
             ..http(backend.http_addr())
         };
         assert_eq!(fails(options).await, [http_failure], "{userid}");
     }
-    let silent = Options {
+    let silent = BenchOptions {
         userid: "SILENT".to_owned(),
         timeout: Duration::from_millis(20),
         ..socket(backend.socket_addr())
     };
-    assert_eq!(fails(silent).await, [Failure::Timeout]);
+    assert_eq!(fails(silent).await, [CallFailure::Timeout]);
 
     let addr = backend.socket_addr();
     backend.stop().await;
-    assert_eq!(fails(socket(addr)).await, [Failure::Connect]);
+    assert_eq!(fails(socket(addr)).await, [CallFailure::Connect]);
     let report = bench::run(http(addr)).await;
     assert!(report.is_err_and(|cause| cause.to_string().contains("cannot connect to")));
 }
@@ -240,7 +240,7 @@ async fn kinds_of_failures_are_distinguished() {
 #[tokio::test]
 async fn silent_connections_are_held_and_closed_ones_noticed() {
     let backend = backend(Duration::ZERO).await;
-    let held = Options {
+    let held = BenchOptions {
         hold: Some(20),
         seconds: Duration::from_millis(100),
         ..socket(backend.socket_addr())
@@ -249,7 +249,7 @@ async fn silent_connections_are_held_and_closed_ones_noticed() {
     assert_eq!((report.held, report.held_open, report.calls), (20, 20, 0));
     assert_eq!(backend.report().connections, 20);
 
-    let running = tokio::spawn(bench::run(Options {
+    let running = tokio::spawn(bench::run(BenchOptions {
         seconds: Duration::from_millis(500),
         ..held
     }));
@@ -262,12 +262,12 @@ async fn silent_connections_are_held_and_closed_ones_noticed() {
 #[tokio::test]
 async fn an_impossible_load_is_refused_before_the_start() {
     let target = SocketAddr::from(([127, 0, 0, 1], 1));
-    let refused = async |options: Options, why: &str| {
+    let refused = async |options: BenchOptions, why: &str| {
         let cause = bench::run(options).await.expect_err("it cannot be run");
         assert!(cause.to_string().contains(why), "{cause}");
     };
     refused(
-        Options {
+        BenchOptions {
             storm: Some(100_000_000),
             ..socket(target)
         },
@@ -275,7 +275,7 @@ async fn an_impossible_load_is_refused_before_the_start() {
     )
     .await;
     refused(
-        Options {
+        BenchOptions {
             storm: Some(1),
             rate: Some(1.0),
             ..socket(target)
@@ -284,7 +284,7 @@ async fn an_impossible_load_is_refused_before_the_start() {
     )
     .await;
     refused(
-        Options {
+        BenchOptions {
             rate: Some(0.0),
             ..socket(target)
         },
@@ -292,7 +292,7 @@ async fn an_impossible_load_is_refused_before_the_start() {
     )
     .await;
     refused(
-        Options {
+        BenchOptions {
             connections: 0,
             ..socket(target)
         },

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_lab::demo::{self, LIMITS, Limits, Postpone, Progress, Proxy, Way, Wish};
+use tidegate_lab::demo::{self, DemoProxy, LIMITS, Limits, Postpone, StormProgress, Way, Wish};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
@@ -27,7 +27,7 @@ fn limits() -> Limits {
 
 /// Lets everything through, or as the limits say: windows one after the other, each
 /// opened a window after all calls of the one before have left.
-async fn pass_through(wish: Wish, limited: bool) -> io::Result<Proxy> {
+async fn pass_through(wish: Wish, limited: bool) -> io::Result<DemoProxy> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let addr = listener.local_addr()?;
     let in_flight = Arc::new(Semaphore::new(wish.limits.in_flight as usize));
@@ -52,7 +52,7 @@ async fn pass_through(wish: Wish, limited: bool) -> io::Result<Proxy> {
             });
         }
     });
-    Ok(Proxy {
+    Ok(DemoProxy {
         addr,
         stop: Box::pin(async move { accepting.abort() }),
     })
@@ -60,7 +60,7 @@ async fn pass_through(wish: Wish, limited: bool) -> io::Result<Proxy> {
 
 #[tokio::test]
 async fn a_storm_breaks_a_backend_without_a_sidecar() {
-    let outcome = demo::run(CALLS, &limits(), Progress::Hidden, &async |wish| {
+    let outcome = demo::run(CALLS, &limits(), StormProgress::Hidden, &async |wish| {
         pass_through(wish, false).await
     })
     .await
@@ -77,10 +77,15 @@ async fn a_storm_breaks_a_backend_without_a_sidecar() {
 #[tokio::test]
 async fn a_storm_through_a_proxy_within_limits_keeps_every_promise() {
     let wishes = std::cell::RefCell::new(Vec::new());
-    let outcome = demo::run(CALLS, &limits(), Progress::Hidden, &async |wish: Wish| {
-        wishes.borrow_mut().push(wish.postpone);
-        pass_through(wish, true).await
-    })
+    let outcome = demo::run(
+        CALLS,
+        &limits(),
+        StormProgress::Hidden,
+        &async |wish: Wish| {
+            wishes.borrow_mut().push(wish.postpone);
+            pass_through(wish, true).await
+        },
+    )
     .await
     .expect("free ports");
     assert_eq!(*wishes.borrow(), [Postpone::InTurn, Postpone::Jitter]);

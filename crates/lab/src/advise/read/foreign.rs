@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use tidegate_advice::sample::Sample;
 
-use super::request::{Behind, Names, Request};
+use super::request::{Behind, LoggedRequest, NamePool};
 use super::shown::{is_sdkserver, shown};
 use super::template::Template;
 use super::whole_seconds::{Blur, spread};
@@ -55,10 +55,10 @@ const MS: u64 = 1_000_000;
 
 /// How the lines of a log are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Format(Kind);
+pub struct Format(FormatKind);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum FormatKind {
     Template(Box<Template>),
     HaProxy,
     Json,
@@ -69,9 +69,9 @@ impl FromStr for Format {
 
     fn from_str(text: &str) -> Result<Self, String> {
         Ok(Self(match text {
-            "haproxy" => Kind::HaProxy,
-            "json" => Kind::Json,
-            _ => Kind::Template(Box::new(Template::new(text)?)),
+            "haproxy" => FormatKind::HaProxy,
+            "json" => FormatKind::Json,
+            _ => FormatKind::Template(Box::new(Template::new(text)?)),
         }))
     }
 }
@@ -79,19 +79,19 @@ impl FromStr for Format {
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Template(template) => write!(f, "`{}`", template.given()),
-            Kind::HaProxy => f.write_str("a log of HAProxy"),
-            Kind::Json => f.write_str("JSON with the names of nginx's variables"),
+            FormatKind::Template(template) => write!(f, "`{}`", template.given()),
+            FormatKind::HaProxy => f.write_str("a log of HAProxy"),
+            FormatKind::Json => f.write_str("JSON with the names of nginx's variables"),
         }
     }
 }
 
 impl Format {
-    fn read<'a>(&self, line: &'a [u8]) -> Option<Request<'a>> {
+    fn read<'a>(&self, line: &'a [u8]) -> Option<LoggedRequest<'a>> {
         match &self.0 {
-            Kind::Template(template) => template.read(line),
-            Kind::HaProxy => haproxy::read(line),
-            Kind::Json => json::read(line),
+            FormatKind::Template(template) => template.read(line),
+            FormatKind::HaProxy => haproxy::read(line),
+            FormatKind::Json => json::read(line),
         }
     }
 
@@ -99,10 +99,13 @@ impl Format {
     fn found(lines: &[Vec<u8>]) -> Option<Self> {
         let templates = USUAL.iter().map(|usual| {
             let template = Template::new(usual).expect("a usual format is one");
-            Kind::Template(Box::new(template))
+            FormatKind::Template(Box::new(template))
         });
         let mut best = (0, None);
-        for kind in [Kind::HaProxy, Kind::Json].into_iter().chain(templates) {
+        for kind in [FormatKind::HaProxy, FormatKind::Json]
+            .into_iter()
+            .chain(templates)
+        {
             let format = Self(kind);
             let read = lines.iter().filter(|line| format.read(line).is_some());
             let read = read.count();
@@ -115,11 +118,11 @@ impl Format {
 
     /// Whether the last number of each line may be no microseconds.
     fn is_doubted(&self, lines: &[Vec<u8>]) -> bool {
-        let Kind::Template(template) = &self.0 else {
+        let FormatKind::Template(template) = &self.0 else {
             return false;
         };
         let requests: Vec<_> = lines.iter().filter_map(|line| self.read(line)).collect();
-        let is_short = |request: &Request<'_>| request.ended - request.arrived < MS;
+        let is_short = |request: &LoggedRequest<'_>| request.ended - request.arrived < MS;
         template.ends_with_microseconds()
             && requests.len() >= DOUBTED_AFTER
             && requests.iter().all(is_short)
@@ -246,7 +249,7 @@ impl Foreign {
     }
 
     /// Takes a line. Returns whether it could be read.
-    pub(super) fn take(&mut self, line: &[u8], number: u64, names: &mut Names) -> bool {
+    pub(super) fn take(&mut self, line: &[u8], number: u64, names: &mut NamePool) -> bool {
         let Some(request) = self.format.read(line) else {
             if self.first_unread.is_none() {
                 self.first_unread = Some((number, shown(line)));

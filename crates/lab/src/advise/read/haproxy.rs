@@ -5,13 +5,13 @@
 use std::borrow::Cow;
 
 use super::instant::{HAPROXY, Moment, number};
-use super::request::{Outcome, Request, asked};
+use super::request::{LoggedRequest, RequestOutcome, asked};
 
 /// A millisecond.   ns
 const MS: u64 = 1_000_000;
 
 /// Reads a line; `None` if it is no request.
-pub(super) fn read(line: &[u8]) -> Option<Request<'_>> {
+pub(super) fn read(line: &[u8]) -> Option<LoggedRequest<'_>> {
     let line = str::from_utf8(line).ok()?;
     let (before, at, rest) = date(line)?;
     let mut words = rest.split(' ');
@@ -61,7 +61,7 @@ pub(super) fn read(line: &[u8]) -> Option<Request<'_>> {
         .saturating_add(after(wait))
         .saturating_add(after(connect));
     let ended = at.saturating_add(after(all));
-    Some(Request {
+    Some(LoggedRequest {
         asked: request.map(|(method, path)| (method, Cow::Borrowed(path))),
         caller: address(before),
         arrived,
@@ -122,18 +122,18 @@ fn has_left(state: &str) -> bool {
 }
 
 /// Decodes the state at the end of a line: which side ended the request, and in which phase.
-fn outcome(state: &str, is_sent: bool, status: u16) -> Outcome {
+fn outcome(state: &str, is_sent: bool, status: u16) -> RequestOutcome {
     let mut state = state.chars();
     let (cause, phase) = (state.next(), state.next());
     match (cause, phase) {
         // A limit of HAProxy's own queue.
-        (Some('s' | 'S'), Some('Q')) => Outcome::Refused,
-        (Some('C' | 'c'), _) => Outcome::Left,
-        (Some('S' | 's' | 'D'), _) => Outcome::Failed,
-        (Some('-'), _) if status > 0 => Outcome::Status(status),
-        (Some('-'), _) => Outcome::Status(200),
-        _ if is_sent => Outcome::Failed,
-        _ => Outcome::Refused,
+        (Some('s' | 'S'), Some('Q')) => RequestOutcome::Refused,
+        (Some('C' | 'c'), _) => RequestOutcome::Left,
+        (Some('S' | 's' | 'D'), _) => RequestOutcome::Failed,
+        (Some('-'), _) if status > 0 => RequestOutcome::Status(status),
+        (Some('-'), _) => RequestOutcome::Status(200),
+        _ if is_sent => RequestOutcome::Failed,
+        _ => RequestOutcome::Refused,
     }
 }
 
@@ -160,28 +160,41 @@ mod tests {
         assert_eq!(read.arrived, START + 10 * MS);
         assert_eq!(read.started, Some(START + 35 * MS));
         assert_eq!(read.ended, START + 80 * MS);
-        assert_eq!(read.result, Outcome::Status(200));
+        assert_eq!(read.result, RequestOutcome::Status(200));
     }
 
     #[test]
     fn states_say_who_ended_a_call() {
-        let check = |timers: &str, status: &str, state: &str, is_sent: bool, expected: Outcome| {
-            let line = line(timers, status, state);
-            let read = read(line.as_bytes()).expect("a request");
-            assert_eq!(
-                (read.started.is_some(), read.result),
-                (is_sent, expected),
-                "{state}"
-            );
-        };
-        check("0/0/0/9/9", "503", "----", true, Outcome::Status(503));
-        check("0/0/-1/-1/9", "503", "SC--", true, Outcome::Failed);
-        check("0/0/1/-1/9", "504", "sH--", true, Outcome::Failed);
-        check("0/0/1/-1/9", "502", "SH--", true, Outcome::Failed);
-        check("0/9/-1/-1/9", "503", "sQ--", false, Outcome::Refused);
-        check("0/-1/-1/-1/9", "-1", "CQ--", false, Outcome::Left);
-        check("0/0/1/-1/9", "-1", "CH--", true, Outcome::Left);
-        check("0/-1/-1/-1/0", "403", "PR--", false, Outcome::Refused);
+        let check =
+            |timers: &str, status: &str, state: &str, is_sent: bool, expected: RequestOutcome| {
+                let line = line(timers, status, state);
+                let read = read(line.as_bytes()).expect("a request");
+                assert_eq!(
+                    (read.started.is_some(), read.result),
+                    (is_sent, expected),
+                    "{state}"
+                );
+            };
+        check(
+            "0/0/0/9/9",
+            "503",
+            "----",
+            true,
+            RequestOutcome::Status(503),
+        );
+        check("0/0/-1/-1/9", "503", "SC--", true, RequestOutcome::Failed);
+        check("0/0/1/-1/9", "504", "sH--", true, RequestOutcome::Failed);
+        check("0/0/1/-1/9", "502", "SH--", true, RequestOutcome::Failed);
+        check("0/9/-1/-1/9", "503", "sQ--", false, RequestOutcome::Refused);
+        check("0/-1/-1/-1/9", "-1", "CQ--", false, RequestOutcome::Left);
+        check("0/0/1/-1/9", "-1", "CH--", true, RequestOutcome::Left);
+        check(
+            "0/-1/-1/-1/0",
+            "403",
+            "PR--",
+            false,
+            RequestOutcome::Refused,
+        );
     }
 
     #[test]

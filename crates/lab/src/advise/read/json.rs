@@ -6,8 +6,8 @@ use foldhash::HashMap;
 use serde_json::value::RawValue;
 
 use super::instant::{ISO, LOCAL, SECOND, decimal};
-use super::request::{Request, path};
-use super::template::{Found, upstream};
+use super::request::{LoggedRequest, path};
+use super::template::{FieldValues, upstream};
 
 /// The text of a value, without its quotes. One with escapes is no value that is needed here.
 fn text(value: Option<&RawValue>) -> Option<&str> {
@@ -20,14 +20,14 @@ fn text(value: Option<&RawValue>) -> Option<&str> {
 }
 
 /// Reads a line; `None` if it is no request.
-pub(super) fn read(line: &[u8]) -> Option<Request<'_>> {
+pub(super) fn read(line: &[u8]) -> Option<LoggedRequest<'_>> {
     let start = memchr::memchr(b'{', line)?;
     let keys: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_slice(&line[start..]).ok()?;
     let first = |names: &[&str]| {
         let found = names.iter().find_map(|name| keys.get(*name));
         text(found.copied())
     };
-    let mut found = Found::default();
+    let mut found = FieldValues::default();
     if let Some(msec) = first(&["msec", "time_msec"]) {
         let (at, _) = decimal(msec.as_bytes())?;
         found.moment.at_epoch(at / SECOND);
@@ -56,7 +56,7 @@ pub(super) fn read(line: &[u8]) -> Option<Request<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::Outcome;
+    use super::super::request::RequestOutcome;
     use super::*;
 
     #[test]
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(read.arrived, 1_795_515_072_245_000_000);
         assert_eq!(read.started, Some(read.arrived));
         assert_eq!(read.ended - read.arrived, 80_000_000);
-        assert_eq!(read.result, Outcome::Status(200));
+        assert_eq!(read.result, RequestOutcome::Status(200));
         assert_eq!(read.caller, Some("10.0.0.1"));
         assert!(!read.is_whole);
     }

@@ -21,7 +21,7 @@ const SEGMENTS: usize = 3;
 
 /// A request, as a line of a log shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Request<'a> {
+pub(super) struct LoggedRequest<'a> {
     /// Method and path, if the program saw any.
     pub(super) asked: Option<(&'a str, Cow<'a, str>)>,
     pub(super) caller: Option<&'a str>,
@@ -30,14 +30,14 @@ pub(super) struct Request<'a> {
     /// When it was sent; `None` if it never was.
     pub(super) started: Option<u64>,
     pub(super) ended: u64,
-    pub(super) result: Outcome,
+    pub(super) result: RequestOutcome,
     /// Whether its times have whole seconds only.
     pub(super) is_whole: bool,
 }
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum RequestOutcome {
     /// With this status.
     Status(u16),
     /// The client left.
@@ -59,7 +59,7 @@ pub(super) enum Behind {
 
 impl Behind {
     /// Guesses the server from most of these requests.
-    pub(super) fn of<'r>(requests: impl Iterator<Item = &'r Request<'r>>) -> Self {
+    pub(super) fn of<'r>(requests: impl Iterator<Item = &'r LoggedRequest<'r>>) -> Self {
         let (mut of_zvm, mut all) = (0, 0);
         for (method, path) in requests.filter_map(|request| request.asked.as_ref()) {
             all += 1;
@@ -75,14 +75,14 @@ impl Behind {
 
 /// The names of one analysis, each once.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct NamePool {
     functions: HashMap<Box<str>, Arc<str>>,
     callers: HashMap<Box<str>, Arc<str>>,
 }
 
-impl Names {
+impl NamePool {
     /// The sample of a request; `None` if the backend had no part in it.
-    pub(super) fn sample(&mut self, request: &Request<'_>, behind: Behind) -> Option<Sample> {
+    pub(super) fn sample(&mut self, request: &LoggedRequest<'_>, behind: Behind) -> Option<Sample> {
         let function: Cow<'_, str> = match &request.asked {
             None => Cow::Borrowed("connection"),
             Some((method, path)) => named(method, path, behind)?,
@@ -125,13 +125,13 @@ fn kept(names: &mut HashMap<Box<str>, Arc<str>>, name: &str) -> Arc<str> {
 }
 
 /// How the backend did; `None` if it had no part in the request.
-fn ending(request: &Request<'_>, behind: Behind) -> Option<SampleEnding> {
+fn ending(request: &LoggedRequest<'_>, behind: Behind) -> Option<SampleEnding> {
     let was_sent = request.started.is_some();
     let status = match request.result {
-        Outcome::Left => return Some(SampleEnding::Left),
-        Outcome::Refused => return Some(SampleEnding::Refused),
-        Outcome::Failed => return Some(SampleEnding::Failed),
-        Outcome::Status(status) => status,
+        RequestOutcome::Left => return Some(SampleEnding::Left),
+        RequestOutcome::Refused => return Some(SampleEnding::Refused),
+        RequestOutcome::Failed => return Some(SampleEnding::Failed),
+        RequestOutcome::Status(status) => status,
     };
     match status {
         // nginx: the client closed its connection.
@@ -227,14 +227,14 @@ mod tests {
         path: &'static str,
         status: u16,
         is_sent: bool,
-    ) -> Request<'static> {
-        Request {
+    ) -> LoggedRequest<'static> {
+        LoggedRequest {
             asked: Some((method, path.into())),
             caller: None,
             arrived: 1,
             started: is_sent.then_some(1),
             ended: 9,
-            result: Outcome::Status(status),
+            result: RequestOutcome::Status(status),
             is_whole: false,
         }
     }
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn there_are_only_so_many_names() {
-        let mut names = Names::default();
+        let mut names = NamePool::default();
         let found: std::collections::BTreeSet<_> = (0..3_000)
             .map(|number: u32| {
                 let letters = number

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::instant::{ISO, LOCAL, Moment, SECOND, decimal, is_readable, number};
-use super::request::{Outcome, Request, asked, path};
+use super::request::{LoggedRequest, RequestOutcome, asked, path};
 
 /// Parts of a format, at most.
 const PIECES_MAX: usize = 200;
@@ -31,11 +31,11 @@ enum Anchor {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(Vec<u8>),
-    Field(Field),
+    Field(TemplateField),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Field {
+enum TemplateField {
     Skipped,
     Address,
     User,
@@ -66,7 +66,7 @@ enum Field {
 
 /// Fields found in a line.
 #[derive(Debug, Default)]
-pub(super) struct Found<'a> {
+pub(super) struct FieldValues<'a> {
     pub(super) address: Option<&'a str>,
     pub(super) user: Option<&'a str>,
     pub(super) method: Option<&'a str>,
@@ -79,9 +79,9 @@ pub(super) struct Found<'a> {
     pub(super) has_left: bool,
 }
 
-impl<'a> Found<'a> {
+impl<'a> FieldValues<'a> {
     /// The request, if the line has all that is needed. `at_end`: its time is that of its end.
-    pub(super) fn request(self, at_end: bool) -> Option<Request<'a>> {
+    pub(super) fn request(self, at_end: bool) -> Option<LoggedRequest<'a>> {
         let at = self.moment.since_epoch()?;
         let took = self.took?;
         let (arrived, ended) = match at_end {
@@ -99,15 +99,15 @@ impl<'a> Found<'a> {
             (Some(method), Some(path)) => Some((method, path)),
             _ => Some(("OTHER", Cow::Borrowed("/"))),
         };
-        Some(Request {
+        Some(LoggedRequest {
             asked,
             caller: known(self.user).or(known(self.address)),
             arrived,
             started: is_sent.then_some(arrived),
             ended,
             result: match self.has_left {
-                true => Outcome::Left,
-                false => Outcome::Status(self.status.unwrap_or(200)),
+                true => RequestOutcome::Left,
+                false => RequestOutcome::Status(self.status.unwrap_or(200)),
             },
             is_whole: self.moment.is_whole(),
         })
@@ -196,10 +196,10 @@ impl Template {
     }
 
     /// Reads a line; `None` if the format does not fit.
-    pub(super) fn read<'a>(&self, line: &'a [u8]) -> Option<Request<'a>> {
+    pub(super) fn read<'a>(&self, line: &'a [u8]) -> Option<LoggedRequest<'a>> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let mut rest = line;
-        let mut found = Found::default();
+        let mut found = FieldValues::default();
         for (at, piece) in self.pieces.iter().enumerate() {
             match piece {
                 Piece::Text(text) => rest = rest.strip_prefix(&**text)?,
@@ -219,7 +219,7 @@ impl Template {
     }
 }
 
-impl Field {
+impl TemplateField {
     /// Whether only the text behind it says where it ends.
     const fn is_open(&self) -> bool {
         matches!(
@@ -237,7 +237,7 @@ impl Field {
         &self,
         text: &'a [u8],
         next: Option<&[u8]>,
-        found: &mut Found<'a>,
+        found: &mut FieldValues<'a>,
     ) -> Option<&'a [u8]> {
         if self.is_open() || matches!(self, Self::Method | Self::Connection) {
             let (value, rest) = up_to(text, next)?;
@@ -312,8 +312,8 @@ impl Field {
 /// Keeps the finest of several durations. Whole seconds alone are not enough.
 fn finest(pieces: &mut [Piece]) -> Result<(), String> {
     let unit = |piece: &Piece| match piece {
-        Piece::Field(Field::Took(unit)) => Some(*unit),
-        Piece::Field(Field::TookSeconds) => Some(MS),
+        Piece::Field(TemplateField::Took(unit)) => Some(*unit),
+        Piece::Field(TemplateField::TookSeconds) => Some(MS),
         _ => None,
     };
     match pieces.iter().filter_map(unit).min() {
@@ -322,7 +322,7 @@ fn finest(pieces: &mut [Piece]) -> Result<(), String> {
         Some(finest) => {
             for piece in pieces {
                 if unit(piece).is_some_and(|unit| unit > finest) {
-                    *piece = Piece::Field(Field::Skipped);
+                    *piece = Piece::Field(TemplateField::Skipped);
                 }
             }
             Ok(())
@@ -352,9 +352,9 @@ fn up_to<'a>(text: &'a [u8], next: Option<&[u8]>) -> Option<(&'a [u8], &'a [u8])
     None
 }
 
-type Parts = Vec<(Piece, Option<Anchor>)>;
+type TemplateParts = Vec<(Piece, Option<Anchor>)>;
 
-fn push_text(pieces: &mut Parts, byte: u8) {
+fn push_text(pieces: &mut TemplateParts, byte: u8) {
     match pieces.last_mut() {
         Some((Piece::Text(text), _)) => text.push(byte),
         _ => pieces.push((Piece::Text(vec![byte]), None)),
@@ -362,8 +362,8 @@ fn push_text(pieces: &mut Parts, byte: u8) {
 }
 
 /// The parts of a `LogFormat`.
-fn apache(given: &str) -> Result<Parts, String> {
-    let mut pieces = Parts::new();
+fn apache(given: &str) -> Result<TemplateParts, String> {
+    let mut pieces = TemplateParts::new();
     let bytes = given.as_bytes();
     let mut at = 0;
     while at < bytes.len() {
@@ -406,17 +406,17 @@ fn apache(given: &str) -> Result<Parts, String> {
 }
 
 /// Reads a directive of Apache.
-fn directive(letter: char, argument: &str) -> Result<(Field, Option<Anchor>), String> {
+fn directive(letter: char, argument: &str) -> Result<(TemplateField, Option<Anchor>), String> {
     let field = match letter {
-        'h' | 'a' => Field::Address,
-        'u' => Field::User,
-        'r' => Field::RequestLine,
-        'm' => Field::Method,
-        'U' => Field::Path,
-        's' => Field::Status,
-        'X' => Field::Connection,
-        'D' => Field::Took(US),
-        'T' => Field::Took(match argument {
+        'h' | 'a' => TemplateField::Address,
+        'u' => TemplateField::User,
+        'r' => TemplateField::RequestLine,
+        'm' => TemplateField::Method,
+        'U' => TemplateField::Path,
+        's' => TemplateField::Status,
+        'X' => TemplateField::Connection,
+        'D' => TemplateField::Took(US),
+        'T' => TemplateField::Took(match argument {
             "us" => US,
             "ms" => MS,
             "" | "s" => SECOND,
@@ -424,7 +424,7 @@ fn directive(letter: char, argument: &str) -> Result<(Field, Option<Anchor>), St
         }),
         't' => return time(argument),
         'A' | 'b' | 'B' | 'f' | 'H' | 'k' | 'l' | 'L' | 'p' | 'P' | 'q' | 'R' | 'v' | 'V' | 'I'
-        | 'O' | 'S' | 'i' | 'o' | 'e' | 'n' | 'C' | 'c' | 'x' => Field::Skipped,
+        | 'O' | 'S' | 'i' | 'o' | 'e' | 'n' | 'C' | 'c' | 'x' => TemplateField::Skipped,
         _ => {
             return Err(format!(
                 "%{letter} is no directive of Apache that is known here"
@@ -435,7 +435,7 @@ fn directive(letter: char, argument: &str) -> Result<(Field, Option<Anchor>), St
 }
 
 /// `%t`, `%{usec}t`, `%{end:msec}t`, `%{%F %T}t`.
-fn time(argument: &str) -> Result<(Field, Option<Anchor>), String> {
+fn time(argument: &str) -> Result<(TemplateField, Option<Anchor>), String> {
     let (anchor, argument) = match argument.strip_prefix("end:") {
         Some(rest) => (Anchor::End, rest),
         None => (
@@ -444,16 +444,16 @@ fn time(argument: &str) -> Result<(Field, Option<Anchor>), String> {
         ),
     };
     let field = match argument {
-        "" => Field::Date {
+        "" => TemplateField::Date {
             pattern: LOCAL.to_owned(),
             bracketed: true,
         },
-        "sec" => Field::Epoch,
-        "msec" => Field::UnitsSinceEpoch(MS),
-        "usec" => Field::UnitsSinceEpoch(US),
-        "msec_frac" => Field::Fraction(MS),
-        "usec_frac" => Field::Fraction(US),
-        pattern if is_readable(pattern) => Field::Date {
+        "sec" => TemplateField::Epoch,
+        "msec" => TemplateField::UnitsSinceEpoch(MS),
+        "usec" => TemplateField::UnitsSinceEpoch(US),
+        "msec_frac" => TemplateField::Fraction(MS),
+        "usec_frac" => TemplateField::Fraction(US),
+        pattern if is_readable(pattern) => TemplateField::Date {
             pattern: pattern.to_owned(),
             bracketed: false,
         },
@@ -467,8 +467,8 @@ fn time(argument: &str) -> Result<(Field, Option<Anchor>), String> {
 }
 
 /// The parts of a `log_format`.
-fn nginx(given: &str) -> Result<Parts, String> {
-    let mut pieces = Parts::new();
+fn nginx(given: &str) -> Result<TemplateParts, String> {
+    let mut pieces = TemplateParts::new();
     let mut rest = given;
     while let Some(next) = rest.chars().next() {
         if next != '$' {
@@ -497,23 +497,23 @@ fn nginx(given: &str) -> Result<Parts, String> {
 
 /// Reads a variable of nginx. nginx logs when a request ends.
 fn variable(name: &str) -> (Piece, Option<Anchor>) {
-    let date = |pattern: &str| Field::Date {
+    let date = |pattern: &str| TemplateField::Date {
         pattern: pattern.to_owned(),
         bracketed: false,
     };
     let field = match name {
-        "remote_addr" | "realip_remote_addr" => Field::Address,
-        "remote_user" => Field::User,
-        "request" => Field::RequestLine,
-        "request_method" => Field::Method,
-        "uri" | "request_uri" | "document_uri" => Field::Path,
-        "status" => Field::Status,
-        "request_time" => Field::TookSeconds,
-        "upstream_response_time" => Field::Upstream,
-        "msec" => return (Piece::Field(Field::Epoch), Some(Anchor::End)),
+        "remote_addr" | "realip_remote_addr" => TemplateField::Address,
+        "remote_user" => TemplateField::User,
+        "request" => TemplateField::RequestLine,
+        "request_method" => TemplateField::Method,
+        "uri" | "request_uri" | "document_uri" => TemplateField::Path,
+        "status" => TemplateField::Status,
+        "request_time" => TemplateField::TookSeconds,
+        "upstream_response_time" => TemplateField::Upstream,
+        "msec" => return (Piece::Field(TemplateField::Epoch), Some(Anchor::End)),
         "time_local" => return (Piece::Field(date(LOCAL)), Some(Anchor::End)),
         "time_iso8601" => return (Piece::Field(date(ISO)), Some(Anchor::End)),
-        _ => Field::Skipped,
+        _ => TemplateField::Skipped,
     };
     (Piece::Field(field), None)
 }

@@ -12,7 +12,7 @@ use tidegate_leases::server::{
 use tidegate_leases::wire::{Epoch, GetCapacityRequest, Lease, ResourceRequest};
 use tidegate_limits::Timestamp;
 
-use super::scenario::{CLIENTS_EACH, Event, Scenario};
+use super::scenario::{CLIENTS_EACH, DoormanEvent, DoormanScenario};
 use crate::random::Random;
 use tidegate_lease_server::config;
 
@@ -45,7 +45,7 @@ pub enum Rule {
 
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct LeasesOutcome {
     /// The seed, to repeat the run.
     pub seed: u64,
     /// Every 5 s: the time, the demand of all clients, and what they have.
@@ -67,7 +67,7 @@ pub struct Sample {
     pub has: f64,
 }
 
-impl Outcome {
+impl LeasesOutcome {
     /// Samples after the first learning.
     pub fn later(&self) -> impl Iterator<Item = &Sample> + '_ {
         self.samples
@@ -85,7 +85,7 @@ struct Job {
     retry_at: u64,
 }
 
-struct Client {
+struct DoormanClient {
     id: String,
     job: usize,
     wants: f64,
@@ -93,12 +93,12 @@ struct Client {
     next_at: u64,
 }
 
-struct World {
+struct LeasesModel {
     random: Random,
     jobs: Vec<Job>,
-    clients: Vec<Client>,
+    clients: Vec<DoormanClient>,
     /// In the order of insertion; events of one second happen in this order.
-    events: Vec<(u64, Event)>,
+    events: Vec<(u64, DoormanEvent)>,
     epoch: Epoch,
     /// Nanoseconds into the second: no two events happen at the same moment.
     ticks: u64,
@@ -107,8 +107,13 @@ struct World {
 
 /// Runs a scenario.
 #[must_use]
-pub fn run(scenario: &Scenario, seed: u64, rule: Rule, reserved_clients: u64) -> Outcome {
-    let mut world = World::new(scenario, seed, rule, reserved_clients);
+pub fn run(
+    scenario: &DoormanScenario,
+    seed: u64,
+    rule: Rule,
+    reserved_clients: u64,
+) -> LeasesOutcome {
+    let mut world = LeasesModel::new(scenario, seed, rule, reserved_clients);
     let mut samples = Vec::new();
     for second in 0..=scenario.seconds {
         world.ticks = 0;
@@ -119,7 +124,7 @@ pub fn run(scenario: &Scenario, seed: u64, rule: Rule, reserved_clients: u64) ->
         world.everybody(second);
     }
     let shortfalls = world.jobs.iter().map(|job| job.server.counts().shortfalls);
-    Outcome {
+    LeasesOutcome {
         seed,
         samples,
         mishaps: world.mishaps,
@@ -151,8 +156,8 @@ resources:
     config::templates(&text, "simulation").expect("the simulation's own template")
 }
 
-impl World {
-    fn new(scenario: &Scenario, seed: u64, rule: Rule, reserved_clients: u64) -> Self {
+impl LeasesModel {
+    fn new(scenario: &DoormanScenario, seed: u64, rule: Rule, reserved_clients: u64) -> Self {
         let epoch = Epoch::new(Timestamp::ZERO, BEGIN);
         let mut random = Random::new(seed, 0);
         let jobs: Vec<Job> = scenario
@@ -189,7 +194,7 @@ impl World {
         let clients = leaves
             .iter()
             .flat_map(|job| (0..CLIENTS_EACH).map(move |at| (*job, at)))
-            .map(|(job, at)| Client {
+            .map(|(job, at)| DoormanClient {
                 id: format!("client-{job}-{at}"),
                 job,
                 wants: scenario.wants,
@@ -197,7 +202,7 @@ impl World {
                 next_at: 0,
             })
             .collect();
-        let mishaps = (1..=scenario.mishaps).map(|minute| (minute * 60, Event::Mishap));
+        let mishaps = (1..=scenario.mishaps).map(|minute| (minute * 60, DoormanEvent::Mishap));
         Self {
             random,
             jobs,
@@ -222,18 +227,18 @@ impl World {
                 client.wants = (client.wants * (1.0 + WALK * step)).max(0.0);
             }
         }
-        let is_due = |(at, _): &(u64, Event)| *at == second;
+        let is_due = |(at, _): &(u64, DoormanEvent)| *at == second;
         while let Some(next) = self.events.iter().position(is_due) {
             let (_, event) = self.events.remove(next);
             self.event(second, event);
         }
     }
 
-    fn event(&mut self, second: u64, event: Event) {
+    fn event(&mut self, second: u64, event: DoormanEvent) {
         match event {
-            Event::Lose(job) => self.lose(job),
-            Event::Elect(job) => self.elect(second, job),
-            Event::Spike => {
+            DoormanEvent::Lose(job) => self.lose(job),
+            DoormanEvent::Elect(job) => self.elect(second, job),
+            DoormanEvent::Spike => {
                 let clients = self.clients.len() as u64;
                 let first = self.random.below(clients) as usize;
                 let mut second = first;
@@ -243,7 +248,7 @@ impl World {
                 self.clients[first].wants = 1_000.0;
                 self.clients[second].wants = 1_000.0;
             }
-            Event::Mishap => {
+            DoormanEvent::Mishap => {
                 let outcome = self.random.below(15);
                 let job = self.random.below(self.jobs.len() as u64) as usize;
                 match outcome {
@@ -260,7 +265,7 @@ impl World {
                         self.mishaps[2] += 1;
                         self.lose(job);
                         let back = second + self.random.below(61);
-                        self.events.push((back, Event::Elect(job)));
+                        self.events.push((back, DoormanEvent::Elect(job)));
                     }
                 }
             }
@@ -287,7 +292,7 @@ impl World {
     fn sample(&mut self, second: u64) -> Sample {
         let now = self.now(second);
         let seconds = self.epoch.seconds(now);
-        let live = |client: &Client| {
+        let live = |client: &DoormanClient| {
             let lease = client.lease.filter(|lease| seconds < lease.expiry_time);
             lease.map_or(0.0, |lease| lease.capacity)
         };

@@ -8,7 +8,7 @@ pub(super) type Results = [&'static str; 5];
 
 /// A scenario of Doorman.
 #[derive(Clone, Copy, Debug)]
-pub struct Scenario {
+pub struct DoormanScenario {
     /// The scenario's number.
     pub number: u8,
     /// The scenario's length.
@@ -18,7 +18,7 @@ pub struct Scenario {
     /// The initial demand of each client.
     pub(super) wants: f64,
     /// Events, each with its second.
-    pub(super) events: &'static [(u64, Event)],
+    pub(super) events: &'static [(u64, DoormanEvent)],
     /// For how many minutes each begins with a mishap.
     pub(super) mishaps: u64,
     /// The original's rules, run again over many seeds.
@@ -28,7 +28,7 @@ pub struct Scenario {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Event {
+pub(super) enum DoormanEvent {
     Lose(usize),
     Elect(usize),
     /// Two clients want a thousand.
@@ -53,7 +53,7 @@ const TREE: &[Option<usize>] = &[
     Some(3),
 ];
 
-const ONE: Scenario = Scenario {
+const ONE: DoormanScenario = DoormanScenario {
     number: 1,
     seconds: 300,
     above: &[None],
@@ -64,7 +64,7 @@ const ONE: Scenario = Scenario {
     published: None,
 };
 
-const FIVE: Scenario = Scenario {
+const FIVE: DoormanScenario = DoormanScenario {
     number: 5,
     above: TREE,
     wants: 15.0,
@@ -73,19 +73,19 @@ const FIVE: Scenario = Scenario {
     ..ONE
 };
 
-impl Scenario {
+impl DoormanScenario {
     /// All of them.
     pub const ALL: [Self; 7] = [
         ONE,
         Self {
             number: 2,
-            events: &[(120, Event::Lose(0)), (140, Event::Elect(0))],
+            events: &[(120, DoormanEvent::Lose(0)), (140, DoormanEvent::Elect(0))],
             measured: ["92.0 / 99.0 / 99.7", "0", "-", "-", "0 / 0 / 10"],
             ..ONE
         },
         Self {
             number: 3,
-            events: &[(120, Event::Lose(0)), (190, Event::Elect(0))],
+            events: &[(120, DoormanEvent::Lose(0)), (190, DoormanEvent::Elect(0))],
             measured: ["58.2 / 62.0 / 65.2", "0", "-", "-", "90 / 95 / 95"],
             ..ONE
         },
@@ -99,7 +99,7 @@ impl Scenario {
         FIVE,
         Self {
             number: 6,
-            events: &[(150, Event::Spike)],
+            events: &[(150, DoormanEvent::Spike)],
             measured: [
                 "94.5 / 95.8 / 97.9",
                 "0 / 0 / 3",

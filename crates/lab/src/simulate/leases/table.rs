@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::model::{CAPACITY, Outcome, SAMPLE_EVERY};
-use super::scenario::{Results, Scenario};
+use super::model::{CAPACITY, LeasesOutcome, SAMPLE_EVERY};
+use super::scenario::{DoormanScenario, Results};
 
 /// Above the capacity, by more than the rounding of a sum.
 const EXCEEDS: f64 = CAPACITY * (1.0 + 1e-9);
@@ -14,7 +14,7 @@ const SHORT_BELOW: f64 = 0.95;
 
 /// Minimum, median and maximum over all runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
+pub struct Quantiles {
     /// The minimum.
     pub min: f64,
     /// The median, or the mean of the two middle values.
@@ -23,7 +23,7 @@ pub struct Spread {
     pub max: f64,
 }
 
-impl Spread {
+impl Quantiles {
     fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -48,19 +48,19 @@ pub struct Summary {
     /// The seed of the first.
     pub seed: u64,
     /// Mean of what clients have, as percent of the capacity.
-    pub handed_out_percent: Spread,
+    pub handed_out_percent: Quantiles,
     /// Mean of what clients have, as percent of what they could have: the capacity, or their demand if that is less.
-    pub of_possible_percent: Spread,
+    pub of_possible_percent: Quantiles,
     /// Samples above the capacity.
-    pub samples_above: Spread,
+    pub samples_above: Quantiles,
     /// The highest sample, of runs with a sample above the capacity.
-    pub highest: Option<Spread>,
+    pub highest: Option<Quantiles>,
     /// The mean of the samples above the capacity, of the same runs.
-    pub mean_above: Option<Spread>,
+    pub mean_above: Option<Quantiles>,
     /// The longest time in which clients had less than 95 % of what they could have.   seconds
-    pub longest_dip_seconds: Spread,
+    pub longest_dip_seconds: Quantiles,
     /// How often the lease of a server fell below its grants.
-    pub shortfalls: Spread,
+    pub shortfalls: Quantiles,
     /// Elections, spikes and losses of a master, in all runs together.
     pub mishaps: [u32; 3],
     /// Expectations that failed.
@@ -69,15 +69,15 @@ pub struct Summary {
 
 impl Summary {
     pub(super) fn new(
-        scenario: &Scenario,
+        scenario: &DoormanScenario,
         seed: u64,
         reserved_clients: u64,
-        outcomes: &[Outcome],
+        outcomes: &[LeasesOutcome],
     ) -> Self {
-        let each = |figure: &dyn Fn(&Outcome) -> f64| {
-            Spread::of(outcomes.iter().map(figure).collect()).expect("there is at least one run")
+        let each = |figure: &dyn Fn(&LeasesOutcome) -> f64| {
+            Quantiles::of(outcomes.iter().map(figure).collect()).expect("there is at least one run")
         };
-        let above = |outcome: &Outcome| -> Vec<f64> {
+        let above = |outcome: &LeasesOutcome| -> Vec<f64> {
             outcome
                 .later()
                 .map(|sample| sample.has)
@@ -86,7 +86,7 @@ impl Summary {
         };
         let of_those = |figure: &dyn Fn(Vec<f64>) -> f64| {
             let runs = outcomes.iter().map(above).filter(|above| !above.is_empty());
-            Spread::of(runs.map(figure).collect())
+            Quantiles::of(runs.map(figure).collect())
         };
         let mishaps = |kind: usize| outcomes.iter().map(|outcome| outcome.mishaps[kind]).sum();
         let mut summary = Self {
@@ -158,7 +158,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if count > 0.0 { sum / count } else { 0.0 }
 }
 
-fn longest_dip(outcome: &Outcome) -> f64 {
+fn longest_dip(outcome: &LeasesOutcome) -> f64 {
     let (mut longest, mut now) = (0, 0);
     for sample in outcome.later() {
         let short = sample.has < SHORT_BELOW * sample.wants.min(CAPACITY);
@@ -170,13 +170,13 @@ fn longest_dip(outcome: &Outcome) -> f64 {
 
 impl fmt::Display for Summary {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let spread = |spread: &Spread, digits: usize| {
+        let spread = |spread: &Quantiles, digits: usize| {
             format!(
                 "{:.digits$} / {:.digits$} / {:.digits$}",
                 spread.min, spread.median, spread.max
             )
         };
-        let rare = |of: &Option<Spread>| of.as_ref().map_or("-".to_owned(), |of| spread(of, 1));
+        let rare = |of: &Option<Quantiles>| of.as_ref().map_or("-".to_owned(), |of| spread(of, 1));
         let ours = [
             spread(&self.handed_out_percent, 1),
             spread(&self.samples_above, 0),
@@ -206,7 +206,7 @@ impl fmt::Display for Summary {
         ];
         line("", &heads.map(str::to_owned))?;
         line("tidegate", &ours)?;
-        let scenario = &Scenario::ALL[usize::from(self.scenario) - 1];
+        let scenario = &DoormanScenario::ALL[usize::from(self.scenario) - 1];
         line("re-measured", &scenario.measured.map(str::to_owned))?;
         if let Some(published) = scenario.published {
             line("published", &published.map(str::to_owned))?;

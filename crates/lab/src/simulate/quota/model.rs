@@ -23,7 +23,7 @@ const QUEUE: usize = 1_024;
 
 /// The arguments of `tidegate simulate quota`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Arguments {
+pub(crate) struct QuotaArguments {
     /// How many nodes share the quota
     #[arg(long, default_value_t = 8, value_name = "NUMBER",
           value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -67,7 +67,7 @@ pub(crate) struct Arguments {
     pub(super) json: bool,
 }
 
-impl Arguments {
+impl QuotaArguments {
     /// The quota.
     ///
     /// # Errors
@@ -86,9 +86,9 @@ impl Arguments {
 }
 
 /// The result.
-pub(super) struct Run {
+pub(super) struct QuotaRun {
     /// Window by window.
-    pub(super) windows: Vec<Window>,
+    pub(super) windows: Vec<WindowDemand>,
     /// The counts at each window's beginning, and at the end of the last.
     pub(super) marks: Vec<Counted>,
 }
@@ -107,7 +107,7 @@ pub(super) struct Counted {
 
 /// A window by the store's clock.
 #[derive(Clone)]
-pub(super) struct Window {
+pub(super) struct WindowDemand {
     /// The demand.
     pub(super) asked: u64,
     /// The amount that each node spent.
@@ -158,7 +158,7 @@ struct Node {
 }
 
 struct QuotaModel<'a> {
-    arguments: &'a Arguments,
+    arguments: &'a QuotaArguments,
     rule: WindowRule,
     random: Random,
     /// Nodes and store count alike, but do not know it.
@@ -169,11 +169,11 @@ struct QuotaModel<'a> {
     /// The only key of the store.
     key: QuotaKey,
     counted: Counted,
-    run: Run,
+    run: QuotaRun,
 }
 
 /// Runs it.
-pub(super) fn run(arguments: &Arguments, rule: WindowRule) -> Run {
+pub(super) fn run(arguments: &QuotaArguments, rule: WindowRule) -> QuotaRun {
     let mut model = QuotaModel::new(arguments, rule);
     let end = model.beginning(arguments.windows);
     while let Some((at, event)) = model.agenda.pop()
@@ -186,7 +186,7 @@ pub(super) fn run(arguments: &Arguments, rule: WindowRule) -> Run {
 }
 
 impl<'a> QuotaModel<'a> {
-    fn new(arguments: &'a Arguments, rule: WindowRule) -> Self {
+    fn new(arguments: &'a QuotaArguments, rule: WindowRule) -> Self {
         let nodes = arguments.nodes as usize;
         let node = || Node {
             ledger: Ledger::new(rule, Timestamp::ZERO),
@@ -195,7 +195,7 @@ impl<'a> QuotaModel<'a> {
             wakes_at: Timestamp::MAX,
             watches: false,
         };
-        let window = Window {
+        let window = WindowDemand {
             asked: 0,
             spent: vec![0; nodes],
         };
@@ -212,7 +212,7 @@ impl<'a> QuotaModel<'a> {
                 key: "".into(),
             },
             counted: Counted::default(),
-            run: Run {
+            run: QuotaRun {
                 windows: vec![window; arguments.windows as usize],
                 marks: Vec::new(),
             },
@@ -247,7 +247,7 @@ impl<'a> QuotaModel<'a> {
     }
 
     /// The current window; the last one at the very end.
-    fn window(&mut self) -> &mut Window {
+    fn window(&mut self) -> &mut WindowDemand {
         let passed = self.now.since(Timestamp::ZERO).as_nanos();
         let number = passed / self.rule.settings().length.as_nanos();
         let number = usize::try_from(number).expect("there are few windows");

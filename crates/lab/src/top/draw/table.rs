@@ -4,8 +4,8 @@ use ratatui::style::Style;
 use serde_json::Value;
 
 use super::page::Page;
-use crate::top::look::Look;
-use crate::top::panes::{Column, Pane};
+use crate::top::look::ScreenLook;
+use crate::top::panes::{Pane, PaneColumn};
 
 /// To what columns may shrink.   columns
 const TEXT_LEAST: usize = 10;
@@ -106,7 +106,7 @@ impl Page<'_> {
 }
 
 /// Rows that need attention.
-fn style_of(pane: Pane, row: &Value, look: Look) -> Style {
+fn style_of(pane: Pane, row: &Value, look: ScreenLook) -> Style {
     match pane {
         Pane::Limits if row["waiting"].as_f64().is_some_and(|n| n > 0.0) => look.caution(),
         Pane::Backends if row["up"] == false => look.bad(),
@@ -116,7 +116,7 @@ fn style_of(pane: Pane, row: &Value, look: Look) -> Style {
 
 /// Computes the width that each column needs. Where they are too wide, the widest columns shrink, text before
 /// figures.
-fn widths(columns: &[Column], lines: &[Vec<String>], width: usize) -> Vec<usize> {
+fn widths(columns: &[PaneColumn], lines: &[Vec<String>], width: usize) -> Vec<usize> {
     let widest = |column: usize| {
         let cells = lines.iter().map(|line| line[column].chars().count());
         cells.max().unwrap_or(0)

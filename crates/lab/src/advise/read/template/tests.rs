@@ -3,7 +3,7 @@ use super::*;
 const AT: u64 = 1_795_515_072 * SECOND;
 
 #[track_caller]
-fn read<'a>(template: &str, line: &'a str) -> Request<'a> {
+fn read<'a>(template: &str, line: &'a str) -> LoggedRequest<'a> {
     let template = Template::new(template).expect("a format");
     template.read(line.as_bytes()).expect("it fits")
 }
@@ -84,7 +84,7 @@ fn nginxs_time_is_the_end_and_attempts_at_the_backend_are_added_up() {
 fn quotes_inside_of_a_request_do_not_end_it() {
     let line = r#"1.2.3.4 - - [24/Nov/2026:10:11:12 +0000] "GET /a\" 200 1 HTTP/1.1" 404 9 77"#;
     let request = read("%h %l %u %t \"%r\" %>s %b %D", line);
-    assert_eq!(request.result, Outcome::Status(404));
+    assert_eq!(request.result, RequestOutcome::Status(404));
     assert_eq!(request.ended - request.arrived, 77 * US);
 }
 
@@ -98,7 +98,7 @@ fn the_caller_is_the_user_or_else_the_address() {
     let request = read(format, &nova);
     assert_eq!(request.caller, Some("nova"));
     assert_eq!(request.asked, Some(("GET", "/a".into())));
-    assert_eq!(request.result, Outcome::Left);
+    assert_eq!(request.result, RequestOutcome::Left);
     assert_eq!(read(format, &line("-")).caller, Some("1.2.3.4"));
 }
 
@@ -129,6 +129,6 @@ fn no_bytes_make_it_panic() {
         assert!(template.read(&line[..cut]).is_none() || cut >= line.len() - 1);
         let mut changed = line.to_vec();
         changed[cut] = 0xff;
-        let _: Option<Request<'_>> = template.read(&changed);
+        let _: Option<LoggedRequest<'_>> = template.read(&changed);
     }
 }
