@@ -20,8 +20,8 @@ use super::scenario::{Scenario, ScenarioChange};
 use super::setup::class_of;
 use super::times::nanos;
 use crate::random::Random;
-use tidegate::admit::Settings;
-use tidegate::admit::backends::Backends;
+use tidegate::admit::GateSettings;
+use tidegate::admit::backends::BackendHealth;
 use tidegate::admit::policy::{backend_limit, limited};
 use tidegate::call::{Destination, Generation};
 
@@ -33,7 +33,7 @@ const PROBE_STREAM: u64 = 2 << 40;
 const BACKEND: Destination = Destination::Socket;
 
 /// The gate's own policy; fixed windows are counted from the scenario's start.
-fn policy(settings: &Settings) -> Policy {
+fn policy(settings: &GateSettings) -> Policy {
     limited(settings, Duration::ZERO)
 }
 
@@ -69,7 +69,7 @@ struct SentCall {
 
 struct Simulation<'s> {
     scenario: &'s Scenario,
-    settings: &'s Settings,
+    settings: &'s GateSettings,
     calls: Vec<PlannedCall>,
     /// A call that it says runs, and that was not sent, waits for its connect to fail.
     replay: Replay<usize, SimulatedEvent>,
@@ -78,7 +78,7 @@ struct Simulation<'s> {
     model: Option<Model>,
     /// While the backend is down, how long a connect takes to fail.
     down: Option<Duration>,
-    backends: Backends,
+    backends: BackendHealth,
     jitter: Random,
     spread: Random,
     run: ScenarioRun,
@@ -98,7 +98,7 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> ScenarioRun {
             .as_ref()
             .map(|it| Model::new(it.backend.clone())),
         down: None,
-        backends: Backends::default(),
+        backends: BackendHealth::default(),
         jitter: Random::new(seed, JITTER_STREAM),
         spread: Random::new(seed, PROBE_STREAM),
         run: ScenarioRun {
@@ -127,7 +127,7 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> ScenarioRun {
 }
 
 /// Starts are predicted also where no call is refused because of it.
-const fn predictions(settings: &Settings) -> Predictions {
+const fn predictions(settings: &GateSettings) -> Predictions {
     match settings.early_refusal {
         true => Predictions::RefuseLate,
         false => Predictions::Starts,
