@@ -759,9 +759,9 @@ impl super::Shaped for Lease {
     const SHAPE: super::Shape = super::Shape {
         name: "Lease",
         fields: &[
-            super::RequiredField { number: 1, name: "expiry_time", required: true, message: None },
-            super::RequiredField { number: 2, name: "refresh_interval", required: true, message: None },
-            super::RequiredField { number: 3, name: "capacity", required: true, message: None },
+            super::WireField { number: 1, name: "expiry_time", required: true, message: None },
+            super::WireField { number: 2, name: "refresh_interval", required: true, message: None },
+            super::WireField { number: 3, name: "capacity", required: true, message: None },
         ],
     };
 }
@@ -769,10 +769,10 @@ impl super::Shaped for ResourceRequest {
     const SHAPE: super::Shape = super::Shape {
         name: "ResourceRequest",
         fields: &[
-            super::RequiredField { number: 1, name: "resource_id", required: true, message: None },
-            super::RequiredField { number: 2, name: "priority", required: true, message: None },
-            super::RequiredField { number: 3, name: "has", required: false, message: Some(&<Lease as super::Shaped>::SHAPE) },
-            super::RequiredField { number: 4, name: "wants", required: true, message: None },
+            super::WireField { number: 1, name: "resource_id", required: true, message: None },
+            super::WireField { number: 2, name: "priority", required: true, message: None },
+            super::WireField { number: 3, name: "has", required: false, message: Some(&<Lease as super::Shaped>::SHAPE) },
+            super::WireField { number: 4, name: "wants", required: true, message: None },
         ],
     };
 }
@@ -780,8 +780,8 @@ impl super::Shaped for GetCapacityRequest {
     const SHAPE: super::Shape = super::Shape {
         name: "GetCapacityRequest",
         fields: &[
-            super::RequiredField { number: 1, name: "client_id", required: true, message: None },
-            super::RequiredField { number: 2, name: "resource", required: false, message: Some(&<ResourceRequest as super::Shaped>::SHAPE) },
+            super::WireField { number: 1, name: "client_id", required: true, message: None },
+            super::WireField { number: 2, name: "resource", required: false, message: Some(&<ResourceRequest as super::Shaped>::SHAPE) },
         ],
     };
 }
@@ -789,8 +789,8 @@ impl super::Shaped for ResourceResponse {
     const SHAPE: super::Shape = super::Shape {
         name: "ResourceResponse",
         fields: &[
-            super::RequiredField { number: 1, name: "resource_id", required: true, message: None },
-            super::RequiredField { number: 2, name: "gets", required: true, message: Some(&<Lease as super::Shaped>::SHAPE) },
+            super::WireField { number: 1, name: "resource_id", required: true, message: None },
+            super::WireField { number: 2, name: "gets", required: true, message: Some(&<Lease as super::Shaped>::SHAPE) },
         ],
     };
 }
@@ -805,7 +805,7 @@ impl super::Shaped for GetCapacityResponse {
     const SHAPE: super::Shape = super::Shape {
         name: "GetCapacityResponse",
         fields: &[
-            super::RequiredField { number: 1, name: "response", required: false, message: Some(&<ResourceResponse as super::Shaped>::SHAPE) },
+            super::WireField { number: 1, name: "response", required: false, message: Some(&<ResourceResponse as super::Shaped>::SHAPE) },
         ],
     };
 }
@@ -813,9 +813,9 @@ impl super::Shaped for PriorityBandAggregate {
     const SHAPE: super::Shape = super::Shape {
         name: "PriorityBandAggregate",
         fields: &[
-            super::RequiredField { number: 1, name: "priority", required: true, message: None },
-            super::RequiredField { number: 2, name: "num_clients", required: true, message: None },
-            super::RequiredField { number: 3, name: "wants", required: true, message: None },
+            super::WireField { number: 1, name: "priority", required: true, message: None },
+            super::WireField { number: 2, name: "num_clients", required: true, message: None },
+            super::WireField { number: 3, name: "wants", required: true, message: None },
         ],
     };
 }
@@ -823,9 +823,9 @@ impl super::Shaped for ServerCapacityResourceRequest {
     const SHAPE: super::Shape = super::Shape {
         name: "ServerCapacityResourceRequest",
         fields: &[
-            super::RequiredField { number: 1, name: "resource_id", required: true, message: None },
-            super::RequiredField { number: 2, name: "has", required: false, message: Some(&<Lease as super::Shaped>::SHAPE) },
-            super::RequiredField { number: 3, name: "wants", required: false, message: Some(&<PriorityBandAggregate as super::Shaped>::SHAPE) },
+            super::WireField { number: 1, name: "resource_id", required: true, message: None },
+            super::WireField { number: 2, name: "has", required: false, message: Some(&<Lease as super::Shaped>::SHAPE) },
+            super::WireField { number: 3, name: "wants", required: false, message: Some(&<PriorityBandAggregate as super::Shaped>::SHAPE) },
         ],
     };
 }
@@ -833,8 +833,8 @@ impl super::Shaped for GetServerCapacityRequest {
     const SHAPE: super::Shape = super::Shape {
         name: "GetServerCapacityRequest",
         fields: &[
-            super::RequiredField { number: 1, name: "server_id", required: true, message: None },
-            super::RequiredField { number: 2, name: "resource", required: false, message: Some(&<ServerCapacityResourceRequest as super::Shaped>::SHAPE) },
+            super::WireField { number: 1, name: "server_id", required: true, message: None },
+            super::WireField { number: 2, name: "resource", required: false, message: Some(&<ServerCapacityResourceRequest as super::Shaped>::SHAPE) },
         ],
     };
 }
@@ -842,9 +842,9 @@ impl super::Shaped for ServerCapacityResourceResponse {
     const SHAPE: super::Shape = super::Shape {
         name: "ServerCapacityResourceResponse",
         fields: &[
-            super::RequiredField { number: 1, name: "resource_id", required: true, message: None },
-            super::RequiredField { number: 2, name: "gets", required: true, message: Some(&<Lease as super::Shaped>::SHAPE) },
-            super::RequiredField { number: 3, name: "algorithm", required: false, message: Some(&<Algorithm as super::Shaped>::SHAPE) },
+            super::WireField { number: 1, name: "resource_id", required: true, message: None },
+            super::WireField { number: 2, name: "gets", required: true, message: Some(&<Lease as super::Shaped>::SHAPE) },
+            super::WireField { number: 3, name: "algorithm", required: false, message: Some(&<Algorithm as super::Shaped>::SHAPE) },
         ],
     };
 }
@@ -852,7 +852,7 @@ impl super::Shaped for GetServerCapacityResponse {
     const SHAPE: super::Shape = super::Shape {
         name: "GetServerCapacityResponse",
         fields: &[
-            super::RequiredField { number: 1, name: "response", required: false, message: Some(&<ServerCapacityResourceResponse as super::Shaped>::SHAPE) },
+            super::WireField { number: 1, name: "response", required: false, message: Some(&<ServerCapacityResourceResponse as super::Shaped>::SHAPE) },
         ],
     };
 }
@@ -860,7 +860,7 @@ impl super::Shaped for ReleaseCapacityRequest {
     const SHAPE: super::Shape = super::Shape {
         name: "ReleaseCapacityRequest",
         fields: &[
-            super::RequiredField { number: 1, name: "client_id", required: true, message: None },
+            super::WireField { number: 1, name: "client_id", required: true, message: None },
         ],
     };
 }
@@ -882,8 +882,8 @@ impl super::Shaped for DiscoveryResponse {
     const SHAPE: super::Shape = super::Shape {
         name: "DiscoveryResponse",
         fields: &[
-            super::RequiredField { number: 1, name: "mastership", required: true, message: None },
-            super::RequiredField { number: 2, name: "is_master", required: true, message: None },
+            super::WireField { number: 1, name: "mastership", required: true, message: None },
+            super::WireField { number: 2, name: "is_master", required: true, message: None },
         ],
     };
 }
@@ -891,7 +891,7 @@ impl super::Shaped for NamedParameter {
     const SHAPE: super::Shape = super::Shape {
         name: "NamedParameter",
         fields: &[
-            super::RequiredField { number: 1, name: "name", required: true, message: None },
+            super::WireField { number: 1, name: "name", required: true, message: None },
         ],
     };
 }
@@ -899,10 +899,10 @@ impl super::Shaped for Algorithm {
     const SHAPE: super::Shape = super::Shape {
         name: "Algorithm",
         fields: &[
-            super::RequiredField { number: 1, name: "kind", required: true, message: None },
-            super::RequiredField { number: 2, name: "lease_length", required: true, message: None },
-            super::RequiredField { number: 3, name: "refresh_interval", required: true, message: None },
-            super::RequiredField { number: 4, name: "parameters", required: false, message: Some(&<NamedParameter as super::Shaped>::SHAPE) },
+            super::WireField { number: 1, name: "kind", required: true, message: None },
+            super::WireField { number: 2, name: "lease_length", required: true, message: None },
+            super::WireField { number: 3, name: "refresh_interval", required: true, message: None },
+            super::WireField { number: 4, name: "parameters", required: false, message: Some(&<NamedParameter as super::Shaped>::SHAPE) },
         ],
     };
 }
@@ -910,9 +910,9 @@ impl super::Shaped for ResourceTemplate {
     const SHAPE: super::Shape = super::Shape {
         name: "ResourceTemplate",
         fields: &[
-            super::RequiredField { number: 1, name: "identifier_glob", required: true, message: None },
-            super::RequiredField { number: 2, name: "capacity", required: true, message: None },
-            super::RequiredField { number: 3, name: "algorithm", required: true, message: Some(&<Algorithm as super::Shaped>::SHAPE) },
+            super::WireField { number: 1, name: "identifier_glob", required: true, message: None },
+            super::WireField { number: 2, name: "capacity", required: true, message: None },
+            super::WireField { number: 3, name: "algorithm", required: true, message: Some(&<Algorithm as super::Shaped>::SHAPE) },
         ],
     };
 }
@@ -920,7 +920,7 @@ impl super::Shaped for ResourceRepository {
     const SHAPE: super::Shape = super::Shape {
         name: "ResourceRepository",
         fields: &[
-            super::RequiredField { number: 1, name: "resources", required: false, message: Some(&<ResourceTemplate as super::Shaped>::SHAPE) },
+            super::WireField { number: 1, name: "resources", required: false, message: Some(&<ResourceTemplate as super::Shaped>::SHAPE) },
         ],
     };
 }

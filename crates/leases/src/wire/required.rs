@@ -12,12 +12,12 @@ pub struct Shape {
     /// The name of the message in the file.
     pub name: &'static str,
     /// The required fields, and fields with messages that have required fields.
-    pub fields: &'static [RequiredField],
+    pub fields: &'static [WireField],
 }
 
 /// A field that is required, or must be checked inside.
 #[derive(Debug)]
-pub struct RequiredField {
+pub struct WireField {
     /// The number of the field.
     pub number: u32,
     /// The name of the field in the file.
@@ -83,7 +83,7 @@ pub fn check(bytes: &[u8], shape: &Shape) -> Result<(), NoMessage> {
         }
     }
     let missing =
-        |(index, field): &(usize, &RequiredField)| field.required && seen & (1 << index) == 0;
+        |(index, field): &(usize, &WireField)| field.required && seen & (1 << index) == 0;
     match shape.fields.iter().enumerate().find(missing) {
         None => Ok(()),
         Some((_, field)) => Err(NoMessage::Missing {

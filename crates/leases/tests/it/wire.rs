@@ -87,7 +87,7 @@ fn generated_shape(message: &DescriptorProto) -> String {
         (required || inner.is_some()).then(|| {
             let (number, name) = (field.number(), field.name());
             format!(
-                "            super::Field {{ number: {number}, name: {name:?}, \
+                "            super::WireField {{ number: {number}, name: {name:?}, \
                  required: {required}, message: {shape} }},\n"
             )
         })
