@@ -1,9 +1,10 @@
 //! State that the process before left is counted when this one begins, and a ledger is kept for the next one.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use tidegate_ledger::{CallStage, Carryover, level_key};
+use tidegate_ledger::{CallAtBackend, CallStage, Carryover, level_key};
 use tidegate_limits::call::{Backend, BucketId, Cost};
 use tidegate_limits::policy::WindowStamp;
 use tidegate_limits::scheduler::Outcome;
@@ -23,10 +24,31 @@ pub struct NewLedger {
     pub publish: Box<dyn FnOnce() -> io::Result<()> + Send>,
 }
 
-/// The calls of the process before that may still be at the backend. Each holds what it met until it is finished.
+/// The calls of processes before that may still be at the backend, those first that have been held longest. Each holds
+/// what it met until it is finished.
 #[derive(Debug, Default)]
 #[must_use = "they hold their slots until they are finished"]
-pub struct CarriedCalls(Vec<Hold>);
+pub struct CarriedCalls(VecDeque<(Timestamp, Hold)>);
+
+impl CarriedCalls {
+    /// Their number.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Since when the first one has been held: since the start of the process that was the first to count it.
+    #[must_use]
+    pub fn held_since(&self) -> Option<Timestamp> {
+        self.0.front().map(|(since, _)| *since)
+    }
+}
 
 /// How much was counted of the process before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,11 +80,14 @@ impl Gate {
             for &(id, tokens, since) in &carried.levels {
                 counts.levels += usize::from(calls.carry_tokens(now, id, tokens, since));
             }
-            let holds = carried
-                .calls
-                .into_iter()
-                .map(|it| calls.carry_call(now, it.since, it.call, it.departed));
-            (counts, CarriedCalls(holds.collect()))
+            let holds = carried.calls.into_iter().map(|it| {
+                let hold = calls.carry_call(now, it.since, it.call, it.departed);
+                (it.held_since, hold)
+            });
+            let holds: VecDeque<_> = holds.collect();
+            let held = holds.iter().map(|(since, hold)| (hold.place(), *since));
+            state.held_since = held.collect();
+            (counts, CarriedCalls(holds))
         })
     }
 
@@ -74,11 +99,14 @@ impl Gate {
         });
     }
 
-    /// The backend is done with the calls of the process before.
-    pub fn finish_carried(&self, carried: CarriedCalls) {
+    /// The backend is done with the calls of processes before that have been held since this moment, or longer.
+    pub fn finish_carried(&self, carried: &mut CarriedCalls, held_since: Timestamp) {
         self.lock.change(|state, now| {
-            state.note(now, SchedulerEvent::CarriedDone);
-            for hold in carried.0 {
+            let calls = &mut carried.0;
+            let done = calls.partition_point(|(since, _)| *since <= held_since);
+            state.note(now, SchedulerEvent::CarriedDone(done));
+            for (_, hold) in calls.drain(..done) {
+                state.held_since.remove(&hold.place());
                 // How long they took is not known.
                 state.calls().finish(now, hold, Outcome::Failed, None);
             }
@@ -118,7 +146,7 @@ impl GateState {
         let calls = &mut self.lanes[Lane::Limited as usize];
         calls.keep_events();
         let mut ledger = new.ledger;
-        ledger.note_all(calls, now);
+        ledger.note_all(calls, &self.held_since, now);
         // Under the lock: what is noted until the next change is in the ledger that has the name.
         if let Err(error) = (new.publish)() {
             self.end_ledger();
@@ -177,11 +205,12 @@ fn carried_state(
         Some((id, level.tokens, at(level.at)))
     });
     let classes = &state.classes;
-    let calls = before.calls.iter().map(|call| {
+    let carried = |call: &CallAtBackend| {
         let class = classes.iter().position(|it| *it.name == *call.class);
         let class = class.unwrap_or_default();
         CarriedCall {
             since: at(call.at),
+            held_since: call.held_since.map_or(now, |since| at(since.get())),
             call: Call::new(&*call.function, at(call.at))
                 .backend(Backend(call.tag as u8))
                 .class(Class(class as u32))
@@ -193,10 +222,12 @@ fn carried_state(
                 CallStage::Replied => &[WindowStamp::Sent, WindowStamp::Replied],
             },
         }
-    });
+    };
+    let mut calls: Vec<_> = before.calls.iter().map(carried).collect();
+    calls.sort_by_key(|call| call.held_since);
     CarriedState {
         windows: windows.collect(),
         levels: levels.collect(),
-        calls: calls.collect(),
+        calls,
     }
 }

@@ -31,7 +31,7 @@ pub struct CarriedState {
     pub windows: Vec<(String, Vec<(Timestamp, Cost)>)>,
     /// The levels of buckets, and since when they were so.
     pub levels: Vec<(BucketId, f64, Timestamp)>,
-    /// The calls that may still be at the backend.
+    /// The calls that may still be at the backend, those first that have been held longest.
     pub calls: Vec<CarriedCall>,
 }
 
@@ -44,6 +44,8 @@ pub struct CarriedCall {
     pub class: Arc<str>,
     /// When it was admitted.
     pub since: Timestamp,
+    /// Since when it has been held as a call of a process before.
+    pub held_since: Timestamp,
     /// The departures that windows count already.
     pub departed: &'static [WindowStamp],
 }
@@ -89,8 +91,8 @@ pub enum SchedulerEvent<'a> {
     Carried(&'a CarriedState),
     /// Every window counts as used up, because nothing is known of the process before.
     CarriedFull,
-    /// The backend is done with the calls of the process before.
-    CarriedDone,
+    /// Some calls of processes before count no longer: this many, those first that have been held longest.
+    CarriedDone(usize),
     /// The quotas of the config in force.
     Quotas,
     /// The store overrules what a quota has for a key, or with `None` no longer.

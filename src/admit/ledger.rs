@@ -3,6 +3,7 @@
 //! Only calls that meet limits are in it. They are noted before the message that lets them go, so none is at the
 //! backend that the ledger does not know.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ struct LedgerNames {
     layout: Layout,
     /// The ring of each limit of the policy, if it is a window.
     rings: Vec<Option<usize>>,
-    functions: Vec<Arc<str>>,
+    functions: HashMap<Arc<str>, u16>,
     /// The moments at which calls count in any window: no other is worth a note.
     stamps: Vec<WindowStamp>,
 }
@@ -106,14 +107,13 @@ impl LedgerNames {
         Self {
             layout,
             rings,
-            functions,
+            functions: functions.into_iter().zip(0..).collect(),
             stamps,
         }
     }
 
     fn function(&self, function: &str) -> u16 {
-        let known = self.functions.iter().position(|it| **it == *function);
-        known.unwrap_or_default() as u16
+        self.functions.get(function).copied().unwrap_or_default()
     }
 }
 
@@ -201,7 +201,7 @@ impl GateLedger {
             LedgerEvent::Admitted { place } => {
                 // If it has ended since, its departures follow, and nothing else counts.
                 if let Some((call, since)) = scheduler.running(place) {
-                    self.admit(place, call, since);
+                    self.admit(place, call, since, None);
                     self.note_level(scheduler, call.bucket, now);
                 }
             }
@@ -229,7 +229,7 @@ impl GateLedger {
         matches!(self.calls.get(place as usize), Some(Some(_)))
     }
 
-    fn admit(&mut self, place: u32, call: &Call, since: Timestamp) {
+    fn admit(&mut self, place: u32, call: &Call, since: Timestamp, held_since: Option<Timestamp>) {
         let Some(noted) = self.calls.get_mut(place as usize) else {
             return;
         };
@@ -239,9 +239,8 @@ impl GateLedger {
             function: self.names.function(&call.function),
             class: call.class.0 as u16,
             cost: call.cost.get(),
-            tokens: 0,
+            held_since: held_since.and_then(|since| NonZeroU64::new(self.clock.boot_time(since))),
             tag: u32::from(call.backend.0),
-            caller: "",
         };
         self.ledger.admit(place, &admission);
     }
@@ -266,8 +265,14 @@ impl GateLedger {
         }
     }
 
-    /// Notes everything that is in force now, in a ledger without a call.
-    pub(super) fn note_all<T>(&mut self, scheduler: &mut Scheduler<T>, now: Timestamp) {
+    /// Notes everything that is in force now, in a ledger without a call. `held_since` has, by their places, since when
+    /// calls of processes before have been held.
+    pub(super) fn note_all<T>(
+        &mut self,
+        scheduler: &mut Scheduler<T>,
+        held_since: &HashMap<u32, Timestamp>,
+        now: Timestamp,
+    ) {
         scheduler.events().for_each(drop);
         for (limit, ring) in self.names.rings.clone().into_iter().enumerate() {
             let Some(ring) = ring else { continue };
@@ -277,7 +282,7 @@ impl GateLedger {
         }
         for place in scheduler.places() {
             if let Some((call, since)) = scheduler.running(place) {
-                self.admit(place, call, since);
+                self.admit(place, call, since, held_since.get(&place).copied());
                 for stamp in scheduler.stamps(place) {
                     if self.has(place) {
                         self.ledger.advance(place, stage(stamp));

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use foldhash::HashMap;
 use rand::Rng;
 use rand::rngs::StdRng;
-use tidegate_limits::scheduler::{Delays, Jitter, QuotaSpent, Supplier, Supply, WaitReport};
+use tidegate_limits::scheduler::{Delays, Jitter, QuotaSpent, WaitReport};
 use tidegate_limits::{Class, Hold, Scheduler, Step, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::sync::{Notify, oneshot};
@@ -94,6 +95,8 @@ pub(super) struct GateState {
     pub(super) observer: Observer,
     /// Where everything is noted that the next process must know.
     pub(super) ledger: Option<Box<GateLedger>>,
+    /// By the places of calls of processes before, since when they have been held as such.
+    pub(super) held_since: HashMap<u32, Timestamp>,
 }
 
 /// The most postponements of one call that its line for a replay shows. With the default times, a call
@@ -192,6 +195,7 @@ impl GateLock {
             journal: None,
             keeps_steps: false,
             ledger: None,
+            held_since: HashMap::default(),
         };
         Self {
             clock,
@@ -598,54 +602,6 @@ impl GateState {
     /// The scheduler of calls that meet limits.
     pub(super) fn calls(&mut self) -> &mut Scheduler<WaitingCall> {
         &mut self.lanes[Lane::Limited as usize]
-    }
-
-    /// Admits no call to this backend.
-    pub(super) fn shut(&mut self, backend: Destination, now: Timestamp) {
-        if !self.backends.is_up(backend) {
-            self.goes_down(backend, now);
-            let limit = policy::backend_limit(backend);
-            let shut = self.supply(&limit, now, |_| Supply::capacity(0));
-            self.observer.observe(now, shut);
-        }
-    }
-
-    /// Admits one more call to this backend than are under way to it. The shadow sends no probes.
-    pub(super) fn open_for_one(&mut self, backend: Destination, now: Timestamp) {
-        let limit = policy::backend_limit(backend);
-        self.supply(&limit, now, |in_use| Supply::capacity(in_use + 1));
-    }
-
-    /// Admits all calls again.
-    pub(super) fn open(&mut self, backend: Destination, now: Timestamp) {
-        let limit = policy::backend_limit(backend);
-        let open = self.supply(&limit, now, |_| Supply::Configured);
-        self.comes_back(backend, now);
-        self.observer.observe(now, open);
-    }
-
-    /// Sets what the health of a backend lets its limit give out. Returns the event.
-    fn supply<'a>(
-        &mut self,
-        limit: &'a str,
-        now: Timestamp,
-        supply: impl Fn(u32) -> Supply,
-    ) -> SchedulerEvent<'a> {
-        let by = Supplier::Health;
-        // If calls wait in both lanes, one of each may probe. Either result counts.
-        let [limited, _] = [Lane::Limited, Lane::Unlimited].map(|lane| {
-            let scheduler = &mut self.lanes[lane as usize];
-            let supply = supply(scheduler.in_use(limit).unwrap_or(0));
-            scheduler.supply(now, limit, by, supply);
-            supply
-        });
-        let event = SchedulerEvent::Supply {
-            limit,
-            by,
-            supply: limited,
-        };
-        self.note(now, event);
-        event
     }
 
     /// Reports an event of the gate to all that observe it: the journal and the shadow.

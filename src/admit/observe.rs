@@ -338,7 +338,7 @@ impl Observer {
             SchedulerEvent::Woke
             | SchedulerEvent::Carried(_)
             | SchedulerEvent::CarriedFull
-            | SchedulerEvent::CarriedDone
+            | SchedulerEvent::CarriedDone(_)
             | SchedulerEvent::Quotas
             | SchedulerEvent::QuotaRule { .. }
             | SchedulerEvent::QuotaAnswer { .. }

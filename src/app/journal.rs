@@ -401,10 +401,10 @@ impl admit::Journal for GateJournal {
                     ..CarriedFields::default()
                 },
             ),
-            SchedulerEvent::CarriedDone => self.carried_part(
+            SchedulerEvent::CarriedDone(done) => self.carried_part(
                 at,
                 CarriedFields {
-                    done: true,
+                    done,
                     ..CarriedFields::default()
                 },
             ),

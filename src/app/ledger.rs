@@ -8,7 +8,8 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use tidegate_ledger::{Boot, Carryover, PastRows, RowLedger, Void, read, read_rows};
@@ -45,8 +46,8 @@ pub(super) struct LedgerFile {
 #[derive(Debug, Default)]
 pub(super) struct CarriedNow {
     counts: CarriedCounts,
-    /// Whether calls still hold slots.
-    holds: AtomicBool,
+    /// Calls that still hold slots.
+    holding: AtomicUsize,
 }
 
 impl CarriedNow {
@@ -57,10 +58,7 @@ impl CarriedNow {
 
     /// Calls that still hold slots.
     pub(super) fn holding(&self) -> usize {
-        match self.holds.load(Ordering::Relaxed) {
-            true => self.counts.calls,
-            false => 0,
-        }
+        self.holding.load(Ordering::Relaxed)
     }
 
     /// A sentence for operators, while calls of the process before hold slots.
@@ -292,23 +290,39 @@ pub(super) fn open(
         file.remove();
     }
     let (counts, calls) = calls.unwrap_or_default();
-    let holds = AtomicBool::new(counts.calls > 0);
-    file.carried = Arc::new(CarriedNow { counts, holds });
-    if counts.calls > 0 {
-        let (gate, carried) = (gate.clone(), Arc::clone(&file.carried));
-        let until = clock.began() + settings.after_crash;
-        let stop = beside.clone();
-        tokio::spawn(async move {
-            let waited = stop.run_until_cancelled(clock.sleep_until(until)).await;
-            // A process that stops before leaves them to the next one.
-            if waited.is_some() {
-                gate.finish_carried(calls);
-                info!("the calls of the process before hold their slots no longer");
-                carried.holds.store(false, Ordering::Relaxed);
-            }
-        });
+    file.carried = Arc::new(CarriedNow {
+        counts,
+        holding: AtomicUsize::new(calls.len()),
+    });
+    if !calls.is_empty() {
+        let holds = hold(
+            gate.clone(),
+            calls,
+            settings.after_crash,
+            clock,
+            Arc::clone(&file.carried),
+        );
+        // A process that stops before leaves them to the next one.
+        tokio::spawn(beside.clone().run_until_cancelled_owned(holds));
     }
     Ok(Some(file))
+}
+
+/// Holds calls of processes before, each for this long since it has been held as such: if several processes die one after
+/// the other, no longer than after the first.
+async fn hold(
+    gate: Gate,
+    mut calls: CarriedCalls,
+    after_crash: Duration,
+    clock: Clock,
+    carried: Arc<CarriedNow>,
+) {
+    while let Some(since) = calls.held_since() {
+        clock.sleep_until(since + after_crash).await;
+        gate.finish_carried(&mut calls, since);
+        carried.holding.store(calls.len(), Ordering::Relaxed);
+    }
+    info!("the calls of the process before hold their slots no longer");
 }
 
 /// Counts what the process before left, and says so.

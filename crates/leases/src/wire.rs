@@ -19,7 +19,7 @@ mod doorman;
 pub use codec::{CheckedCodec, CheckedDecoder};
 pub use doorman::*;
 pub use epoch::Epoch;
-pub use required::{NoMessage, WireField, Shape, Shaped, check};
+pub use required::{NoMessage, Shape, Shaped, WireField, check};
 
 /// The metadata with the moment of a server's decision, in milliseconds since 1970. A client with
 /// a different clock computes the length of a lease from it.

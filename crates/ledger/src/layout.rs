@@ -16,9 +16,9 @@ use std::ops::Range;
 pub(crate) const HEAD: usize = 7;
 
 /// The first word of a ledger: a name and the version of this layout.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"TGledg\0\x01");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"TGledg\0\x02");
 
-pub(crate) const CALL_WORDS: usize = 8;
+pub(crate) const CALL_WORDS: usize = 5;
 pub(crate) const LEVEL_WORDS: usize = 5;
 pub(crate) const DEPARTURE_WORDS: usize = 2;
 

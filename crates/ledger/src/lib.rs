@@ -37,4 +37,4 @@ pub use layout::{Boot, Layout, NAME_BYTES_MAX, TooLarge, WindowRegion};
 pub use read::{CallAtBackend, Carryover, Departure, LevelRecord, Void, WindowDepartures, read};
 pub use record::{CallStage, level_key};
 pub use rows::{PastRows, Row, RowLedger, read_rows};
-pub use write::{Admission, CALLER_BYTES_MAX, Ledger, Memory};
+pub use write::{Admission, Ledger, Memory};

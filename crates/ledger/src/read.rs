@@ -3,6 +3,7 @@
 //! The reader does not trust the file: each length is checked before it is used, and any doubt makes the whole ledger void.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 use crate::layout::{Boot, CALL_WORDS, DEPARTURE_WORDS, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions};
 use crate::record::{CallStage, FULL, sealed_cost};
@@ -48,12 +49,10 @@ pub struct CallAtBackend {
     pub function: Box<str>,
     /// The class of the call.
     pub class: Box<str>,
-    /// The beginning of its caller's name.
-    pub caller: Box<str>,
     /// The cost in windows.
     pub cost: u32,
-    /// The charge to buckets, in millionths of a token.
-    pub tokens: u64,
+    /// Since when it has been held as a call of a process before; `None` if the process that died sent it.   nanoseconds
+    pub held_since: Option<NonZeroU64>,
     /// A number that the limiter gave it.
     pub tag: u32,
     /// The last stage that was noted. A window whose departure is a later stage does not count it yet.
@@ -220,20 +219,12 @@ impl<'a> LedgerReader<'a> {
         let stage =
             stages.find(|&stage| seal_call(stage as u64, u64::from(place), words) == found)?;
         let name = |names: &[Box<str>], at: u64| names.get(at as usize).cloned();
-        let caller: Vec<u8> = words[4..].iter().flat_map(|it| it.to_ne_bytes()).collect();
-        let caller = caller.split(|&byte| byte == 0).next().unwrap_or_default();
         Some(CallAtBackend {
             at: words[0].min(now),
             function: name(&self.layout.functions, words[1] >> 48)?,
             class: name(&self.layout.classes, words[1] >> 32 & 0xffff)?,
-            // A name that was cut may end within a letter.
-            caller: caller
-                .utf8_chunks()
-                .next()
-                .map_or("", |it| it.valid())
-                .into(),
             cost: (words[1] & u64::from(u32::MAX)) as u32,
-            tokens: words[2],
+            held_since: NonZeroU64::new(words[2].min(now)),
             tag: u32::try_from(words[3]).ok()?,
             stage,
         })

@@ -2,15 +2,14 @@
 //!
 //! Each store is one word. A record is whole when its seal is stored, which is last, and unused when its seal is 0.
 
+use std::num::NonZeroU64;
+
 use crate::layout::{
     Boot, CALL_WORDS, DEPARTURE_WORDS, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions, TooLarge,
 };
 use crate::read::{CallAtBackend, Carryover};
 use crate::record::{CallStage, FULL, sealed_cost};
 use crate::seal::{RecordKind, seal, seal_call, with_half_seal};
-
-/// Most bytes of a caller's name that a ledger keeps. It is shown, and decides nothing.
-pub const CALLER_BYTES_MAX: usize = 24;
 
 /// Words that outlive the process: a mapped file, or a list in tests.
 ///
@@ -27,7 +26,7 @@ pub trait Memory {
 
 /// A call that goes to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Admission<'a> {
+pub struct Admission {
     /// The moment of its admission.   nanoseconds
     pub at: u64,
     /// The function, by its place in the layout.
@@ -36,12 +35,10 @@ pub struct Admission<'a> {
     pub class: u16,
     /// The cost in windows.
     pub cost: u32,
-    /// The charge to buckets, in millionths of a token.
-    pub tokens: u64,
+    /// Since when it has been held as a call of a process before; `None` if this process sent it.   nanoseconds
+    pub held_since: Option<NonZeroU64>,
     /// A number that means something to the limiter.
     pub tag: u32,
-    /// The caller's name, of which [`CALLER_BYTES_MAX`] bytes are kept.
-    pub caller: &'a str,
 }
 
 /// The ledger that this process writes.
@@ -146,25 +143,14 @@ impl<M: Memory> Ledger<M> {
     ///
     /// # Panics
     /// If the layout has no such place.
-    pub fn admit(&mut self, place: u32, call: &Admission<'_>) {
+    pub fn admit(&mut self, place: u32, call: &Admission) {
         assert!(place < self.calls.most, "a place of the layout");
         let at = self.call_at(place);
-        let mut name = [0; CALLER_BYTES_MAX];
-        let caller = call.caller.as_bytes();
-        let kept = caller.len().min(CALLER_BYTES_MAX);
-        name[..kept].copy_from_slice(&caller[..kept]);
-        let word = |at: usize| {
-            let bytes = name[8 * at..8 * at + 8].try_into();
-            u64::from_ne_bytes(bytes.expect("eight bytes"))
-        };
         let words = [
             call.at,
             u64::from(call.function) << 48 | u64::from(call.class) << 32 | u64::from(call.cost),
-            call.tokens,
+            call.held_since.map_or(0, NonZeroU64::get),
             u64::from(call.tag),
-            word(0),
-            word(1),
-            word(2),
         ];
         for (index, &word) in words.iter().enumerate() {
             self.memory.store(at + index, word);
@@ -307,15 +293,14 @@ impl<M: Memory> Ledger<M> {
 impl CallAtBackend {
     /// The call of the process before, to be noted anew.
     #[must_use]
-    pub fn admission(&self, function: u16, class: u16) -> Admission<'_> {
+    pub fn admission(&self, function: u16, class: u16) -> Admission {
         Admission {
             at: self.at,
             function,
             class,
             cost: self.cost,
-            tokens: self.tokens,
+            held_since: self.held_since,
             tag: self.tag,
-            caller: &self.caller,
         }
     }
 }

@@ -243,9 +243,17 @@ pub struct CarriedFields {
     /// The calls that may still be at the backend.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CarriedCallFields>,
-    /// Whether the backend is done with all such calls.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub done: bool,
+    /// Such calls, in the order above, that count no longer.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub done: usize,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// The departures of a window.

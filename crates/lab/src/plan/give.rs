@@ -54,10 +54,9 @@ impl CarriedHolds {
             self.0
                 .push(scheduler.carry_call(now, since, call, &departed));
         }
-        if carried.done {
-            for hold in self.0.drain(..) {
-                scheduler.finish(now, hold, Outcome::Failed, None);
-            }
+        let done = carried.done.min(self.0.len());
+        for hold in self.0.drain(..done) {
+            scheduler.finish(now, hold, Outcome::Failed, None);
         }
     }
 }

@@ -82,8 +82,7 @@ pub fn check(bytes: &[u8], shape: &Shape) -> Result<(), NoMessage> {
             skip_field(wire_type, number, &mut rest, DecodeContext::default())?;
         }
     }
-    let missing =
-        |(index, field): &(usize, &WireField)| field.required && seen & (1 << index) == 0;
+    let missing = |(index, field): &(usize, &WireField)| field.required && seen & (1 << index) == 0;
     match shape.fields.iter().enumerate().find(missing) {
         None => Ok(()),
         Some((_, field)) => Err(NoMessage::Missing {

@@ -12,8 +12,8 @@ fn filled() -> Vec<u8> {
         ledger.depart(0, 100 * at, 1);
         ledger.depart(1, 100_000 * at, 2);
     }
-    ledger.admit(0, &call(950, "nova"));
-    ledger.admit(3, &call(960, "192.0.2.7"));
+    ledger.admit(0, &call(950));
+    ledger.admit(3, &call(960));
     ledger.advance(3, CallStage::Sent);
     ledger.set_level(1, [5, 6], -2.5, 970);
     memory.bytes()

@@ -1,8 +1,9 @@
 //! A process dies after any of its stores. What the next one finds counts at least what the backend has seen.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
-use tidegate_ledger::{CallStage, Carryover, Ledger, Void, read};
+use tidegate_ledger::{Admission, CallStage, Carryover, Ledger, Void, read};
 
 use crate::recorded::{BOOT, Numbers, Recorded, begun, bytes, call, layout};
 
@@ -33,7 +34,7 @@ impl Truth {
                 let reserved = self.calls.values();
                 let reserved = reserved.filter(|(_, stage)| *stage < STAMPS[0]).count();
                 if counts + reserved < 5 {
-                    ledger.admit(place, &call(self.now, "nova"));
+                    ledger.admit(place, &call(self.now));
                     self.calls.insert(place, (self.now, CallStage::Admitted));
                 }
             }
@@ -99,7 +100,7 @@ fn after_whole_steps_the_next_process_finds_exactly_what_was() {
             assert_eq!(carried.pid, 7);
             assert_eq!(carried.calls.len(), truth.calls.len(), "seed {seed}");
             let mut calls = carried.calls.iter();
-            assert!(calls.all(|it| &*it.caller == "nova" && &*it.function == "other"));
+            assert!(calls.all(|it| it.tag == 3 && &*it.function == "other"));
             assert_eq!(
                 used(&carried, 0, truth.now),
                 truth.used(0, truth.now),
@@ -204,10 +205,14 @@ fn departures_and_calls_move_into_the_ledger_of_another_layout() {
     for at in 1..=7 {
         ledger.depart(0, 100 * at, 1);
     }
-    let caller = "a name that is longer than is kept, with ä";
-    ledger.admit(2, &call(750, caller));
+    let held_since = NonZeroU64::new(790);
+    let held = Admission {
+        held_since,
+        ..call(750)
+    };
+    ledger.admit(2, &held);
     let carried = read(&memory.bytes(), BOOT, 800).expect("it is whole");
-    assert_eq!(&*carried.calls[0].caller, &caller[..24]);
+    assert_eq!(carried.calls[0].held_since, held_since);
     // Six entries are kept for a window of five.
     let kept = carried.windows[0].departures.iter().map(|it| it.at);
     assert!(kept.eq((2..=7).map(|it| 100 * it)));

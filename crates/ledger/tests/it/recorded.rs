@@ -63,15 +63,14 @@ pub(crate) fn begun(memory: &Recorded) -> Ledger<&Recorded> {
     Ledger::create(memory, &layout(), BOOT, 7).expect("it is small")
 }
 
-pub(crate) fn call(at: u64, caller: &str) -> Admission<'_> {
+pub(crate) fn call(at: u64) -> Admission {
     Admission {
         at,
         function: 1,
         class: 0,
         cost: 1,
-        tokens: 1_000_000,
+        held_since: None,
         tag: 3,
-        caller,
     }
 }
 
