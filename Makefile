@@ -207,7 +207,7 @@ restarts:
 # ONLY=... runs only the rows whose names contain it, and writes nothing. TIDEGATE_SEED changes the load.
 ONLY ?=
 predict:
-	ONLY="$(ONLY)" $(CARGO) test --test it predictions::the_table -- --exact --ignored --nocapture
+	ONLY="$(ONLY)" $(CARGO) test --test lab predictions::the_table -- --exact --ignored --nocapture
 
 # Every request of tests/http_corpus through Tidegate, HAProxy and nginx, all three as processes of the test; two
 # minutes. Writes docs/reports/http-corpus.md.

@@ -129,7 +129,14 @@ fn test_folders() -> Vec<PathBuf> {
     [root().join("tests")]
         .into_iter()
         .chain(crates)
-        .flat_map(|tests| [tests.join("it"), tests])
+        .flat_map(|tests| {
+            [
+                tests.join("it"),
+                tests.join("lab"),
+                tests.join("leases"),
+                tests,
+            ]
+        })
         .collect()
 }
 

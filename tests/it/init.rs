@@ -317,7 +317,7 @@ async fn without_a_terminal_a_missing_answer_names_its_flag() {
 #[tokio::test]
 async fn a_log_that_is_not_enough_leaves_the_defaults_and_says_what_is_missing() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/foreign_logs/apache-usec.log");
+    let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/foreign_logs/apache-usec.log");
     let log = log.to_str().expect("a path in UTF-8");
     let said = program(
         dir.path(),

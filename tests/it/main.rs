@@ -1,17 +1,13 @@
-//! Every test of the app, in one binary.
+//! Tests of the sidecar, and of what all programs share: documents, packages, sources. `tests/lab` and `tests/leases` have
+//! those of the other programs.
 
 #![allow(clippy::disallowed_methods, reason = "tests serve no calls")]
 
 mod admin;
-#[allow(dead_code)]
-#[path = "../../crates/advice/tests/worlds/mod.rs"]
-mod advice_worlds;
-mod advise;
 mod alerts;
 mod any_service;
 mod api;
 mod async_calls;
-mod audit;
 #[allow(dead_code, reason = "crates use more of it")]
 mod authority;
 mod backend_names;
@@ -42,7 +38,6 @@ mod endings;
 mod faked_clock;
 mod faults;
 mod floor_plan;
-mod foreign_logs;
 mod forwarded;
 mod forwarding;
 mod gate_lines;
@@ -55,20 +50,11 @@ mod http_corpus;
 mod http_semantics;
 mod init;
 mod instructions;
-mod lab;
-mod lease_agent;
-mod lease_config;
-mod lease_example;
-mod lease_failover;
 #[allow(dead_code)]
 #[path = "../../crates/leases/tests/it/client/mock.rs"]
 mod lease_mock;
-mod lease_process;
-mod lease_rules_in_etcd;
-mod lease_secured;
+#[path = "../leases/started.rs"]
 mod lease_server;
-mod lease_simulate;
-mod lease_together;
 mod leaving;
 mod lifecycle;
 mod log;
@@ -84,14 +70,12 @@ mod names;
 mod observe;
 mod open_sockets;
 mod operation;
+mod other_programs;
 mod paced;
 mod packaging;
 mod pause;
 mod peers;
-mod plan;
 mod pooled;
-mod predicted;
-mod predictions;
 mod printing;
 mod prior_knowledge;
 mod probe;
@@ -107,7 +91,6 @@ mod real_websocket;
 mod relay;
 mod restarts;
 mod runbook;
-mod scenarios;
 #[allow(clippy::duplicate_mod, reason = "h1_inputs has it inside")]
 #[path = "../../crates/limits/tests/random/seeds.rs"]
 mod seeds;
@@ -124,10 +107,12 @@ mod storm;
 mod streaming;
 mod suggested;
 mod support;
+#[allow(dead_code, reason = "other tests use more of it")]
+#[path = "../lab/top/terminal.rs"]
+mod terminal;
 mod threads;
 mod time_of_day;
 mod tls;
-mod top;
 mod tunnel;
 mod under_systemd;
 mod unix;

@@ -3,8 +3,6 @@
 mod tables;
 
 use std::collections::BTreeSet;
-use std::io::Write;
-use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate::admin::{QuotaStoreState, QuotasState};
@@ -424,34 +422,7 @@ fn a_refused_config_keeps_the_time_of_the_last_good_one() {
 
 #[test]
 fn promtool_finds_nothing_to_say() {
-    promtool_is_content(&text(&exercised()));
-}
-
-/// Fails if promtool has something to say about these metrics.
-pub(crate) fn promtool_is_content(text: &str) {
-    let spawned = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut promtool = match spawned {
-        Ok(promtool) => promtool,
-        Err(error) if std::env::var_os("CI").is_none() => {
-            eprintln!(
-                "SKIPPED, NOTHING CHECKED: promtool does not run ({error}); `make test` installs it"
-            );
-            return;
-        }
-        Err(error) => panic!("promtool does not run: {error}"),
-    };
-    let mut stdin = promtool.stdin.take().expect("piped");
-    stdin.write_all(text.as_bytes()).expect("promtool reads");
-    drop(stdin);
-    let said = promtool.wait_with_output().expect("promtool ends");
-    let words = [said.stdout, said.stderr].concat();
-    let words = String::from_utf8_lossy(&words);
-    assert!(said.status.success() && words.is_empty(), "{words}\n{text}");
+    crate::support::promtool_is_content(&text(&exercised()));
 }
 
 /// Every metric that the text has a value for.

@@ -10,8 +10,8 @@ use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::plan::plan_with;
 use crate::sidecar::Sidecar;
+use crate::sidecar::plan_with;
 use crate::support::{array, ask, sending};
 
 fn config(backend: &str, postpone: &str, modes: &str) -> String {

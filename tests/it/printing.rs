@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::sidecar::with_programs;
 use crate::support::PATIENCE;
-use crate::top::terminal::Terminal;
+use crate::terminal::Terminal;
 
 /// Where no byte can be written.
 fn full() -> File {

@@ -1,19 +1,21 @@
 //! A sidecar dies in a storm and starts again: the backend never sees more than the limits, by its own count.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tidegate_lab::backend::{BackendStatistics, RunningBackend, StandInBackend, StandInOptions};
+use tidegate_ledger::{Boot, read};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
-use crate::plan::plan;
 use crate::sidecar::Sidecar;
+use crate::sidecar::plan;
 use crate::support::{PATIENCE, array, closed_port};
 
 const CLIENTS: usize = 60;
@@ -323,7 +325,7 @@ async fn carried(sidecar: &Sidecar) -> serde_json::Value {
 }
 
 /// A reload with other limits gets a new ledger, and the levels of buckets are in it although no call is charged. A stop
-/// before `after_crash` leaves calls of the process before to the next one.
+/// before `after_crash` leaves calls of the process before to the next one, which does not hold them longer for it.
 #[tokio::test]
 async fn a_reload_and_a_stop_between_two_crashes_lose_nothing() {
     let backend = backend(Duration::from_secs(60)).await;
@@ -356,12 +358,25 @@ async fn a_reload_and_a_stop_between_two_crashes_lose_nothing() {
     let second = start(text(limits)).await;
     let said = carried(&second).await;
     assert_eq!((&said["calls"], &said["levels"]), (&3.into(), &1.into()));
+    let held_since = held_since(dir.path());
+    assert!(held_since.iter().all(Option::is_some) && held_since.len() == 3);
     second.reload(&text(&limits.replace("1000", "2000"))).await;
     second.signal("TERM");
     second.exited().await;
     let third = start(text(limits)).await;
     let said = carried(&third).await;
     assert_eq!((&said["calls"], &said["levels"]), (&3.into(), &1.into()));
+    assert_eq!(self::held_since(dir.path()), held_since);
+}
+
+/// Since when each call in a ledger has been held as a call of a process before, while no call comes or ends.
+fn held_since(dir: &Path) -> Vec<Option<NonZeroU64>> {
+    let bytes = std::fs::read(ledger_of(dir)).expect("a ledger");
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux");
+    let id = u128::from_str_radix(&id.trim().replace('-', ""), 16).expect("a number");
+    let boot = Boot([(id >> 64) as u64, id as u64]);
+    let calls = read(&bytes, boot, u64::MAX).expect("it is whole").calls;
+    calls.iter().map(|call| call.held_since).collect()
 }
 
 /// A ledger that is damaged, or that has no place, costs one line and not the start.

@@ -350,3 +350,18 @@ pub(crate) async fn run(command: &mut Command) -> Said {
         err: text(output.stderr),
     }
 }
+
+pub(crate) async fn plan(log: &str) -> Said {
+    plan_with(log, "", &[]).await
+}
+
+/// Runs a plan with a new config and further arguments.
+pub(crate) async fn plan_with(log: &str, new: &str, arguments: &[&str]) -> Said {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let write = |name, text| std::fs::write(dir.path().join(name), text);
+    write("access.log", log).expect("it can be written to");
+    write("new.toml", new).expect("it can be written to");
+    let mut command = Command::new(with_programs());
+    let command = command.current_dir(&dir).args(["plan", "access.log"]);
+    run(command.args(arguments)).await
+}

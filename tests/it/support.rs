@@ -8,6 +8,7 @@ use std::future::Future;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -813,4 +814,31 @@ pub(crate) fn densest(times: &[Duration], span: Duration) -> usize {
         })
         .max()
         .unwrap_or(0)
+}
+
+/// Fails if promtool has something to say about these metrics.
+pub(crate) fn promtool_is_content(text: &str) {
+    let spawned = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut promtool = match spawned {
+        Ok(promtool) => promtool,
+        Err(error) if std::env::var_os("CI").is_none() => {
+            eprintln!(
+                "SKIPPED, NOTHING CHECKED: promtool does not run ({error}); `make test` installs it"
+            );
+            return;
+        }
+        Err(error) => panic!("promtool does not run: {error}"),
+    };
+    let mut stdin = promtool.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut stdin, text.as_bytes()).expect("promtool reads");
+    drop(stdin);
+    let said = promtool.wait_with_output().expect("promtool ends");
+    let words = [said.stdout, said.stderr].concat();
+    let words = String::from_utf8_lossy(&words);
+    assert!(said.status.success() && words.is_empty(), "{words}\n{text}");
 }

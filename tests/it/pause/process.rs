@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::allowed;
-use crate::plan::plan_with;
+use crate::sidecar::plan_with;
 use crate::sidecar::{Said, Sidecar, TIDEGATE, run};
 use crate::support::{
     Held, OK, PATIENCE, array, ask, closed_port, connect, json as parsed, listens, read_all,

@@ -78,7 +78,7 @@ async fn the_metrics_of_a_living_sidecar_please_promtool() {
     let other = rig.sidecar(TWO, &limits);
     let passed = sidecar.calls("alice", 10).await;
     let metrics = sidecar.get("/metrics").await.body;
-    crate::metrics::promtool_is_content(&metrics);
+    crate::support::promtool_is_content(&metrics);
     for (name, value) in [
         (r#"tidegate_quota_store_up{engine="etcd"}"#, 1.0),
         (r#"tidegate_quota_members{engine="etcd"}"#, 2.0),

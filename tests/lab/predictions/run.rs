@@ -9,8 +9,8 @@ use tidegate_lab::backend::{StandInBackend, StandInOptions};
 
 use super::load::{self, Load};
 use super::scenario::Scenario;
-use crate::plan::plan_with;
 use crate::sidecar::Sidecar;
+use crate::sidecar::plan_with;
 use crate::support::both;
 
 /// A call that is sent later than this shows that the machine stood still.

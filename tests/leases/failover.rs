@@ -15,8 +15,8 @@ use tidegate_leases::wire::{
 };
 
 use crate::child::Process;
-use crate::lease_server::channel;
 use crate::sidecar::with_programs;
+use crate::started::channel;
 use crate::stores::ZooKeeper;
 use crate::stores::{Etcd, free_ports};
 use crate::support::{PATIENCE, until};

@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
-use tokio::process::Command;
 use tokio::task::JoinSet;
 
-use crate::sidecar::{Said, Sidecar, run, with_programs};
+use crate::sidecar::{Sidecar, plan, plan_with};
 use crate::support::{array, ask, sending};
 
 fn config(backend: &str, postpone: &str, total: u32, burst: u32) -> String {
@@ -95,21 +94,6 @@ async fn stormy(postpone: &str, burst: u32) -> String {
     let (status, lines) = sidecar.ended().await;
     assert!(status.success());
     lines.join("\n")
-}
-
-pub(crate) async fn plan(log: &str) -> Said {
-    plan_with(log, "", &[]).await
-}
-
-/// Runs a plan with a new config and further arguments.
-pub(crate) async fn plan_with(log: &str, new: &str, arguments: &[&str]) -> Said {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let write = |name, text| std::fs::write(dir.path().join(name), text);
-    write("access.log", log).expect("it can be written to");
-    write("new.toml", new).expect("it can be written to");
-    let mut command = Command::new(with_programs());
-    let command = command.current_dir(&dir).args(["plan", "access.log"]);
-    run(command.args(arguments)).await
 }
 
 /// A storm and then a steady load, in turn, with enough time for every call.

@@ -1,6 +1,6 @@
 //! `tidegate advise` on logs of Apache, nginx and HAProxy.
 //!
-//! The files in tests/it/foreign_logs are lines that the real programs wrote: apache2 2.4.71, nginx 1.22.1
+//! The files in tests/lab/foreign_logs are lines that the real programs wrote: apache2 2.4.71, nginx 1.22.1
 //! and haproxy 2.6.12 in front of a small HTTP server. The worlds are those of the tests of advice.
 
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ async fn advise_on(log: &str, arguments: &[&str]) -> Said {
 }
 
 fn real(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/foreign_logs");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/foreign_logs");
     std::fs::read_to_string(path.join(name)).expect("the file is there")
 }
 

@@ -7,7 +7,7 @@ use tidegate::call::Reason;
 use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tokio::task::JoinSet;
 
-use crate::plan::plan_with;
+use crate::sidecar::plan_with;
 use crate::sidecar::{Sidecar, field};
 use crate::support::{Answer, array, ask, both, json};
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut};
 use prost::Message;
-use tidegate_lease_server::config;
 use tidegate_lease_server::running::LeaseServer;
 use tidegate_leases::server::{
     CapacityService, Catchall, Metrics, NetworkBounds, RawAlgorithm, RawKind, RawTemplate,
@@ -22,9 +21,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
 
+use crate::started::{channel, started};
 use crate::support::{Answer, PATIENCE, ask, connect};
 
 /// No learning and no pause between requests, so that each answer is the split.
@@ -41,17 +41,6 @@ glob = \"dir/*\"
 capacity = 50
 algorithm = { learning = \"0s\" }
 ";
-
-pub(crate) async fn started(text: &str) -> LeaseServer {
-    let (config, _) = config::read(text, "leases.toml").unwrap_or_else(|it| panic!("{it}"));
-    LeaseServer::start(&config).await.expect("it starts")
-}
-
-pub(crate) fn channel(address: SocketAddr) -> Channel {
-    Endpoint::from_shared(format!("http://{address}"))
-        .expect("an address")
-        .connect_lazy()
-}
 
 fn client(address: SocketAddr) -> CapacityClient<Channel> {
     CapacityClient::new(channel(address))
@@ -783,7 +772,7 @@ async fn metrics_have_doormans_names_and_ours_and_promtool_has_nothing_to_say() 
     ] {
         assert!(text.lines().any(|it| it == line), "no {line} in\n{text}");
     }
-    crate::metrics::promtool_is_content(&text);
+    crate::support::promtool_is_content(&text);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! `tidegate top`: its screens as text, and that the terminal is given back in every case.
 //!
-//! `TOP_SCREENS=1` writes the files in tests/it/top again.
+//! `TOP_SCREENS=1` writes the files in tests/lab/top again.
 
 mod process;
 pub(crate) mod terminal;
@@ -90,7 +90,7 @@ fn model(look: ScreenLook) -> Model {
 #[track_caller]
 fn check(name: &str, model: &Model, (width, height): (u16, u16)) {
     let text = plain(&draw(model, Rect::new(0, 0, width, height)));
-    let path = format!("{}/tests/it/top/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/tests/lab/top/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("TOP_SCREENS").is_some() {
         fs::write(&path, &text).expect("the file can be written");
     }

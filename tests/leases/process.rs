@@ -15,8 +15,8 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tonic::transport::Channel;
 
-use crate::lease_server::{channel, started};
 use crate::sidecar::{Log, field, with_programs};
+use crate::started::{channel, started};
 use crate::support::{Answer, PATIENCE, ask};
 
 const RULES: &str = "
@@ -269,7 +269,7 @@ algorithm = { kind = \"fair_share\", lease = \"60s\", refresh = \"5s\", learning
 async fn a_python_client_is_redirected_served_renewed_and_released() {
     let mut python = peer("client.py");
     let root: LeaseServer = started(ROOT).await;
-    let other = crate::lease_server::redirecting_to(root.address()).await;
+    let other = crate::server::redirecting_to(root.address()).await;
     python.arg(other.address.to_string());
     let output = tokio::time::timeout(PATIENCE, python.output()).await;
     let output = output.expect("it ends").expect("it runs");

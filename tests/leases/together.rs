@@ -9,9 +9,9 @@ use tidegate_leases::client::{
     Allowance, ClientOptions, GaugeResource, LeaseClient, ResourceOptions,
 };
 
-use crate::lease_agent::{agent_of, asked};
-use crate::lease_example::{example, says};
-use crate::lease_server::started;
+use crate::agent::{agent_of, asked};
+use crate::example::{example, says};
+use crate::started::started;
 use crate::support::until;
 
 /// Ten places for all; each of two clients always owns two of them.
