@@ -93,7 +93,6 @@ fn serve(
         );
         service_manager::keep_sockets(app.listening_sockets());
         service_manager::ready();
-        #[expect(clippy::disallowed_methods, reason = "on a thread that waits")]
         spawn_blocking(unmap_start);
         Ok::<_, String>(until_stopped(app, signals, path, written).await)
     });

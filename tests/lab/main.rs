@@ -19,7 +19,6 @@ mod plan;
 mod predicted;
 mod predictions;
 mod scenarios;
-#[allow(dead_code, reason = "other tests use more of it")]
 #[path = "../../crates/limits/tests/random/seeds.rs"]
 mod seeds;
 #[allow(dead_code, reason = "other tests use more of it")]
