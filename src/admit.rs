@@ -14,6 +14,7 @@ mod buckets;
 mod carry;
 mod early;
 mod gate;
+mod health;
 mod journal;
 mod ledger;
 mod lock;
