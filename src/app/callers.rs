@@ -289,7 +289,8 @@ impl CallersSource for AppState {
         let found = self.callers.classify(&question.identity(), function);
         let bucket = found.charged.bucket();
         let tokens: Tokens = drawn(found.cost);
-        let wait = bucket.and_then(|bucket| self.gate.bucket_wait(bucket, tokens));
+        // A bucket that only observes holds no call.
+        let wait = bucket.map(|bucket| self.gate.bucket_wait(bucket, tokens).unwrap_or_default());
         let label = |id| self.callers.get(self.clock.now(), id).ok()?.row.label;
         DryRunState {
             matches: found

@@ -27,6 +27,9 @@ use crate::listen::{InheritedSockets, descriptors};
 use crate::telemetry::journal::{Priority, with_priority};
 use crate::telemetry::{self, Format, Logs};
 
+/// After this time, the tasks that a start has begun have done what they do once, and the first calls have been made.
+const START_SETTLES: Duration = Duration::from_secs(5);
+
 /// The time for a save that a second signal has cut short.
 const LAST_SAVE: Duration = Duration::from_secs(1);
 
@@ -93,7 +96,7 @@ fn serve(
         );
         service_manager::keep_sockets(app.listening_sockets());
         service_manager::ready();
-        spawn_blocking(unmap_start);
+        unmap_start();
         Ok::<_, String>(until_stopped(app, signals, path, written).await)
     });
     // Do not wait for a reload or a save that hangs.
@@ -101,11 +104,16 @@ fn serve(
     ended(&logs, finished)
 }
 
-/// Unmaps the code that only a start or a reload needs. It stays in the kernel's cache.
+/// Unmaps the code that only a start or a reload needs, once what they have begun has come to rest. It stays in the
+/// kernel's cache.
 fn unmap_start() {
-    if let Err(error) = tidegate_mapping::unmap_unused_code() {
-        debug!(%error, "the code that only a start needs stays mapped");
-    }
+    tokio::spawn(async {
+        tokio::time::sleep(START_SETTLES).await;
+        let unmapped = spawn_blocking(tidegate_mapping::unmap_unused_code).await;
+        if let Ok(Err(error)) = unmapped {
+            debug!(%error, "the code that only a start needs stays mapped");
+        }
+    });
 }
 
 /// A sidecar that has not read its config yet.
