@@ -453,7 +453,7 @@ pub fn follow(gate: &Gate, callers: &Callers, changes: Vec<BucketChange>) {
         match change {
             BucketChange::Set(id, rule, mode) => {
                 // Calls may have waited without it.
-                recharges |= !gate.holds_for(id);
+                recharges |= !gate.bucket_holds_calls(id);
                 gate.set_bucket(id, rule, mode)
                     .expect("there are fewer rate limits than buckets may be");
             }

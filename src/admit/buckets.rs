@@ -38,7 +38,17 @@ impl Gate {
             };
             state.observe(now, changed);
             match mode {
-                LimitMode::Enforce => state.calls().set_bucket(now, id, rule),
+                LimitMode::Enforce => {
+                    let is_new = state.calls().bucket_name(id).is_none();
+                    state.calls().set_bucket(now, id, rule)?;
+                    let supply = state.observer.fill_of(id);
+                    // While it only observed, its share of a rate that several sidecars have was told to the shadow alone.
+                    if is_new && supply != Supply::Configured {
+                        state.observe(now, SchedulerEvent::Fill { id, supply });
+                        state.calls().supply_fill(now, id, supply);
+                    }
+                    Ok(())
+                }
                 LimitMode::Observe => {
                     state.forget_level(id);
                     // They wait for it again if it holds calls again.
@@ -51,7 +61,7 @@ impl Gate {
 
     /// Whether a bucket holds calls: there is one, and it does not only observe.
     #[must_use]
-    pub fn holds_for(&self, id: BucketId) -> bool {
+    pub fn bucket_holds_calls(&self, id: BucketId) -> bool {
         self.lock.lock().calls().bucket_name(id).is_some()
     }
 

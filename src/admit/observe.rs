@@ -30,8 +30,8 @@ pub(super) struct Observer {
     /// The limits that only observe.
     names: Vec<Arc<str>>,
     buckets: BTreeMap<BucketId, ObservedBucket>,
-    /// For each name of those that only observe, the calls that they would have delayed longest of all limits.
-    delayed: BTreeMap<Arc<str>, u64>,
+    /// The buckets by the names of their rules.
+    named: BTreeMap<Arc<str>, BucketId>,
     supplies: BTreeMap<(Arc<str>, Supplier), Supply>,
     share: SupplyShare,
     quotas: ObservedQuotas,
@@ -49,6 +49,8 @@ struct ObservedBucket {
     rule: BucketRule,
     mode: LimitMode,
     fill: Supply<Fill>,
+    /// Calls that it would have delayed longest of all limits, if it only observes.
+    delayed: u64,
 }
 
 /// The quotas that only observe.
@@ -109,7 +111,7 @@ impl Observer {
             policy: policy::of(settings, phase),
             names: policy::observed(settings),
             buckets: BTreeMap::new(),
-            delayed: BTreeMap::new(),
+            named: BTreeMap::new(),
             supplies: BTreeMap::new(),
             share: SupplyShare::FULL,
             quotas: ObservedQuotas::default(),
@@ -144,7 +146,7 @@ impl Observer {
     /// There is a shadow while anything only observes.
     fn begin_or_end(&mut self, now: Timestamp) {
         let has_rules = !self.names.is_empty() || !self.quotas.rules.is_empty();
-        let observes = has_rules || !self.delayed.is_empty();
+        let observes = has_rules || self.observes_buckets();
         if !observes {
             self.end(now);
         } else if self.shadow.is_none() {
@@ -192,29 +194,50 @@ impl Observer {
     }
 
     fn set_bucket(&mut self, now: Timestamp, id: BucketId, rule: &BucketRule, mode: LimitMode) {
-        let before = self.buckets.remove(&id);
+        let before = self.forget_bucket(id);
         let fill = before.as_ref().map_or(Supply::Configured, |it| it.fill);
-        let delayed = before.and_then(|it| self.delayed.remove(&it.rule.name));
-        if mode == LimitMode::Observe {
-            self.delayed
-                .insert(Arc::clone(&rule.name), delayed.unwrap_or(0));
-        }
+        let delayed = before.map_or(0, |it| it.delayed);
+        self.named.insert(Arc::clone(&rule.name), id);
         let rule = rule.clone();
         if let Some(shadow) = &mut self.shadow {
             // There are fewer than there may be.
             let _ = shadow.change(now, |calls| calls.set_bucket(now, id, rule.clone()));
         }
-        self.buckets.insert(id, ObservedBucket { rule, mode, fill });
+        let bucket = ObservedBucket {
+            rule,
+            mode,
+            fill,
+            delayed,
+        };
+        self.buckets.insert(id, bucket);
         self.begin_or_end(now);
     }
 
     /// A bucket was removed. What would wait for it waits only for its other limits.
     fn remove_bucket(&mut self, now: Timestamp, id: BucketId) {
-        if let Some(gone) = self.buckets.remove(&id) {
-            self.delayed.remove(&gone.rule.name);
-        }
+        self.forget_bucket(id);
         self.in_shadow(now, |calls| calls.remove_bucket(now, id, |_| None));
         self.begin_or_end(now);
+    }
+
+    fn forget_bucket(&mut self, id: BucketId) -> Option<ObservedBucket> {
+        let bucket = self.buckets.remove(&id)?;
+        // Two buckets may exchange their names.
+        if self.named.get(&bucket.rule.name) == Some(&id) {
+            self.named.remove(&bucket.rule.name);
+        }
+        Some(bucket)
+    }
+
+    fn observes_buckets(&self) -> bool {
+        let mut buckets = self.buckets.values();
+        buckets.any(|bucket| bucket.mode == LimitMode::Observe)
+    }
+
+    /// How fast a bucket fills, as its suppliers say.
+    pub(super) fn fill_of(&self, id: BucketId) -> Supply<Fill> {
+        let bucket = self.buckets.get(&id);
+        bucket.map_or(Supply::Configured, |bucket| bucket.fill)
     }
 
     fn fill(&mut self, now: Timestamp, id: BucketId, supply: Supply<Fill>) {
@@ -395,13 +418,16 @@ impl Observer {
     pub(super) fn take_decided(&mut self) -> impl Iterator<Item = ShadowDecision> {
         let shadow = self.shadow.iter_mut();
         let decided = shadow.flat_map(|shadow| shadow.take_decided());
-        let delayed = &mut self.delayed;
+        let (named, buckets) = (&self.named, &mut self.buckets);
         self.left.drain(..).chain(decided).inspect(|decided| {
             let would = &decided.would;
             let limit = would.limit.as_ref();
             let limit = limit.filter(|_| would.ending == WouldEnd::Runs);
-            if let Some(count) = limit.and_then(|limit| delayed.get_mut(limit)) {
-                *count += 1;
+            let id = limit.and_then(|limit| named.get(limit));
+            if let Some(bucket) = id.and_then(|id| buckets.get_mut(id))
+                && bucket.mode == LimitMode::Observe
+            {
+                bucket.delayed += 1;
             }
         })
     }
@@ -451,9 +477,7 @@ impl Observer {
 
     /// The calls that a bucket would have delayed longest of all limits; 0 if it does not only observe.
     pub(super) fn would_have_delayed(&self, id: BucketId) -> u64 {
-        let bucket = self.buckets.get(&id);
-        let count = bucket.and_then(|it| self.delayed.get(&it.rule.name));
-        count.copied().unwrap_or_default()
+        self.buckets.get(&id).map_or(0, |bucket| bucket.delayed)
     }
 
     /// A limit that only observes, as it would be now.

@@ -23,7 +23,7 @@ use tidegate_callers::{
     RateLimitId, UsageSpan,
 };
 use tidegate_limits::bucket::TokenCount;
-use tidegate_limits::scheduler::{OnExcess, Outcome};
+use tidegate_limits::scheduler::{OnExcess, Outcome, Supply};
 use tidegate_limits::{Burst, Fill, Tokens};
 use tidegate_runtime::Clock;
 use tokio::net::TcpStream;
@@ -593,6 +593,18 @@ async fn an_observing_limit_delays_no_call_and_counts_those_it_would() {
     let now = door.gate.bucket_now(bucket).expect("there is one");
     assert_eq!((now.counts.charged, now.waiting), (100, 0));
     assert_eq!(door.gate.would_have_delayed(bucket), 90);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_of_a_rate_that_came_while_a_bucket_observed_counts_when_it_holds_calls() {
+    let more = |mode| POLLER.replace("fill = 40", &format!("fill = 40\nmode = \"{mode}\""));
+    let door = Door::open(&more("observe"));
+    let bucket = RateLimitId(1).bucket();
+    let share = Supply::capacity(Fill::new(5.0).expect("a rate"));
+    door.gate.supply_fill(bucket, share).expect("there is one");
+    door.change(door.callers.apply(&config(&more("enforce")).callers));
+    let now = door.gate.bucket_now(bucket).expect("there is one");
+    assert_eq!(now.per_second, 5.0);
 }
 
 #[tokio::test(start_paused = true)]

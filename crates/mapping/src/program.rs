@@ -25,8 +25,8 @@ pub fn unmap_unused_code() -> io::Result<()> {
             && let Some((start, end)) = range.take()
         {
             // SAFETY: the range is private, of a file, not writable, and none of its pages is a changed copy (anonymous),
-            // so each holds what the file holds, and will again. The kernel refuses to change the file of a program that
-            // runs. No part of the program is ever unmapped, so it is still the range that was read above.
+            // so each holds what the file holds, and will again. The kernel may drop such pages by itself at any moment.
+            // No part of the program is ever removed, so the range is still what was read above.
             unsafe { madvise(start as *mut _, end - start, Advice::LinuxDontNeed)? };
         }
     }
