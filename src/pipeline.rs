@@ -486,6 +486,7 @@ fn ask(operation: &Operation, origin: &Origin, claim: &Claim, waits: Waits) -> A
         class: Arc::clone(&operation.class),
         role: operation.role,
         target: None,
+        foreign: None,
     }
 }
 

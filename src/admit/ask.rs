@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
 
+use super::foreign::ForeignAsk;
 use crate::call::claim::{self, Settling};
 use crate::call::{Claim, Destination, Role};
 
@@ -38,6 +39,8 @@ pub struct Ask {
     pub role: Role,
     /// The guest that it is about, unless its record names it.
     pub target: Option<Box<str>>,
+    /// Set for a call of another process.
+    pub foreign: Option<ForeignAsk>,
 }
 
 /// A claim, as the scheduler counts.

@@ -13,7 +13,7 @@ use tidegate_runtime::Clock;
 
 use super::journal::{CarriedCall, CarriedState, SchedulerEvent};
 use super::ledger::GateLedger;
-use super::lock::{GateState, Lane};
+use super::lock::{CallOwner, GateState, Lane};
 use super::{Gate, GateSettings, policy};
 
 /// A ledger that no process would find yet.
@@ -64,30 +64,17 @@ pub struct CarriedCounts {
 impl Gate {
     /// Counts what the process before left, in windows, slots and buckets that have the same names.
     pub fn carry(&self, before: &Carryover) -> (CarriedCounts, CarriedCalls) {
+        self.lock
+            .change(|state, now| state.carry(before, self.lock.clock, now, |_| true))
+    }
+
+    /// Counts what a process left that hands over, as [`carry`](Self::carry) does. Its own calls are
+    /// [adopted](Self::adopt); those of processes before it are held.
+    pub fn carry_beside(&self, before: &Carryover) -> (CarriedCounts, CarriedCalls) {
         self.lock.change(|state, now| {
-            let carried = carried_state(before, state, self.lock.clock, now);
-            state.note(now, SchedulerEvent::Carried(&carried));
-            let mut counts = CarriedCounts {
-                calls: carried.calls.len(),
-                ..CarriedCounts::default()
-            };
-            let calls = state.calls();
-            for (limit, departures) in &carried.windows {
-                for &(at, cost) in departures {
-                    counts.departures += usize::from(calls.carry_departure(limit, at, cost));
-                }
-            }
-            for &(id, tokens, since) in &carried.levels {
-                counts.levels += usize::from(calls.carry_tokens(now, id, tokens, since));
-            }
-            let holds = carried.calls.into_iter().map(|it| {
-                let hold = calls.carry_call(now, it.since, it.call, it.departed);
-                (it.held_since, hold)
-            });
-            let holds: VecDeque<_> = holds.collect();
-            let held = holds.iter().map(|(since, hold)| (hold.place(), *since));
-            state.held_since = held.collect();
-            (counts, CarriedCalls(holds))
+            state.carry(before, self.lock.clock, now, |call| {
+                call.held_since.is_some()
+            })
         })
     }
 
@@ -106,7 +93,7 @@ impl Gate {
             let done = calls.partition_point(|(since, _)| *since <= held_since);
             state.note(now, SchedulerEvent::CarriedDone(done));
             for (_, hold) in calls.drain(..done) {
-                state.held_since.remove(&hold.place());
+                state.owners.remove(&hold.place());
                 // How long they took is not known.
                 state.calls().finish(now, hold, Outcome::Failed, None);
             }
@@ -142,11 +129,45 @@ impl Gate {
 }
 
 impl GateState {
+    /// Counts what another process left: of its calls at the backend, those that `is_held` says.
+    pub(super) fn carry(
+        &mut self,
+        before: &Carryover,
+        clock: Clock,
+        now: Timestamp,
+        is_held: impl Fn(&CallAtBackend) -> bool,
+    ) -> (CarriedCounts, CarriedCalls) {
+        let carried = carried_state(before, self, clock, now, is_held);
+        self.note(now, SchedulerEvent::Carried(&carried));
+        let mut counts = CarriedCounts {
+            calls: carried.calls.len(),
+            ..CarriedCounts::default()
+        };
+        let calls = self.calls();
+        for (limit, departures) in &carried.windows {
+            for &(at, cost) in departures {
+                counts.departures += usize::from(calls.carry_departure(limit, at, cost));
+            }
+        }
+        for &(id, tokens, since) in &carried.levels {
+            counts.levels += usize::from(calls.carry_tokens(now, id, tokens, since));
+        }
+        let holds = carried.calls.into_iter().map(|it| {
+            let hold = calls.carry_call(now, it.since, it.call, it.departed);
+            (it.held_since, hold)
+        });
+        let holds: VecDeque<_> = holds.collect();
+        let held = holds.iter();
+        let owners = held.map(|(since, hold)| (hold.place(), CallOwner::Before(*since)));
+        self.owners.extend(owners);
+        (counts, CarriedCalls(holds))
+    }
+
     fn keep_ledger(&mut self, new: NewLedger, now: Timestamp) -> io::Result<()> {
         let calls = &mut self.lanes[Lane::Limited as usize];
         calls.keep_events();
         let mut ledger = new.ledger;
-        ledger.note_all(calls, &self.held_since, now);
+        ledger.note_all(calls, &self.owners, now);
         // Under the lock: what is noted until the next change is in the ledger that has the name.
         if let Err(error) = (new.publish)() {
             self.end_ledger();
@@ -191,6 +212,7 @@ fn carried_state(
     state: &mut GateState,
     clock: Clock,
     now: Timestamp,
+    is_held: impl Fn(&CallAtBackend) -> bool,
 ) -> CarriedState {
     let at = |boot_time: u64| clock.of_boot_time(boot_time).min(now);
     let windows = before.windows.iter().map(|window| {
@@ -223,7 +245,8 @@ fn carried_state(
             },
         }
     };
-    let mut calls: Vec<_> = before.calls.iter().map(carried).collect();
+    let held = before.calls.iter().filter(|call| is_held(call));
+    let mut calls: Vec<_> = held.map(carried).collect();
     calls.sort_by_key(|call| call.held_since);
     CarriedState {
         windows: windows.collect(),

@@ -5,7 +5,7 @@
 
 use tidegate_limits::{Ticket, Timestamp};
 
-use super::lock::{Decision, GateState, Lane};
+use super::lock::{Decision, GateState, Lane, RefusalCause};
 use super::permit::GateCall;
 
 /// Whether a call has waited before.
@@ -24,7 +24,8 @@ impl GateState {
         call: &GateCall,
         begins: Attempt,
     ) -> Option<Decision> {
-        if !self.early_refusal || call.lane != Lane::Limited || begins == Attempt::Again {
+        let is_asked = self.early_refusal && self.peer.is_none();
+        if !is_asked || call.lane != Lane::Limited || begins == Attempt::Again {
             return None;
         }
         let reopens = self.acts.pause().map(|pause| pause.ends);
@@ -32,7 +33,7 @@ impl GateState {
         // It may have been before others that need less.
         self.admit_ready(now);
         Some(Decision::Refuse {
-            refusal: Some(refusal),
+            refusal: RefusalCause::Scheduler(refusal),
             delays: Default::default(),
             at: now,
             postponed: Vec::new(),

@@ -13,8 +13,11 @@ use tidegate_runtime::Clock;
 use super::ask::{Ask, Claimed};
 use super::carry::NewLedger;
 use super::early::Attempt;
-use super::lock::{Decision, GateLock, GateState, Lane, WaitingCall, draining, tell};
+use super::lock::{
+    CallOwner, Decision, GateLock, GateState, Lane, RefusalCause, WaitingCall, draining, tell,
+};
 use super::observe::CallEvent;
+use super::peer::RunStep;
 use super::permit::{GateCall, Permit};
 use super::policy;
 use super::promotion::{EffectiveClass, PromotedRecords, guest_of};
@@ -49,10 +52,7 @@ impl Gate {
         if self.lock.draining.load(Ordering::Relaxed) {
             return Admission::Decided(Err(draining()));
         }
-        let lane = match ask.limited {
-            true => Lane::Limited,
-            false => Lane::Unlimited,
-        };
+        let lane = Lane::of(ask.limited);
         let backend = ask.destination;
         let mut call = GateCall {
             lock: Arc::clone(&self.lock),
@@ -63,8 +63,10 @@ impl Gate {
             class: EffectiveClass::Own,
             promotion: Promotion::None,
             record: Arc::clone(record),
+            foreign: ask.foreign.map(|foreign| foreign.id),
         };
         let mut promoted = PromotedRecords::default();
+        let (role, target) = (ask.role, ask.target.clone());
         let submitted = self.lock.change_in(lane, |state, now| {
             let resolved = state.resolve(&mut call, ask, now, &mut promoted);
             let admitted = state.run_at_once(lane, now, resolved.call);
@@ -73,13 +75,17 @@ impl Gate {
             let works_on = resolved.works_on;
             match admitted {
                 Ok(hold) => {
+                    state.own(lane, hold.place(), call.foreign.map(CallOwner::Peer));
                     if let Some(guest) = works_on {
                         let work = state.begin_user_work(&self.lock, guest, now, &mut promoted);
                         call.promotion = Promotion::UserWork(work);
                     }
                     Ok(SubmitOutcome::AtOnce(hold, now))
                 }
-                Err(resolved) => state.queue(&mut call, resolved, works_on, now, &mut promoted),
+                Err(call_resolved) => {
+                    let peer = (role, target);
+                    state.queue(&mut call, call_resolved, works_on, now, &mut promoted, peer)
+                }
             }
         });
         drop(promoted);
@@ -99,13 +105,17 @@ impl Gate {
         let mut would = None;
         let mut extended = None;
         let (now, submission) = self.lock.change_in(call.lane, |state, now| {
+            let place = hold.place();
+            state.disown(call.lane, place, call.foreign);
             let lane = &mut state.lanes[call.lane as usize];
             if state.refuses_all {
                 lane.give_back(now, hold);
+                state.note_run(call.lane, place, RunStep::GivenBack);
                 would = state.observe_call(now, call.shadowed, CallEvent::Ended(CallEnd::Left));
                 return (now, None);
             }
-            let ticket = lane.requeue(now, hold, WaitingCall::default());
+            let ticket = lane.requeue(now, hold, WaitingCall::of(call.foreign));
+            state.note_requeued(call.lane, place, ticket, fault);
             extended = state.extend_one(call.lane, ticket, now);
             if fault != Fault::Own {
                 let spread = state.entropy.random_range(0.5..1.0);
@@ -114,7 +124,7 @@ impl Gate {
             }
             (
                 now,
-                Some(state.admit_or_queue(ticket, now, &call, Attempt::Again)),
+                Some(state.admit_or_queue(ticket, now, &call, Attempt::Again, None)),
             )
         });
         let what = match submission {
@@ -252,10 +262,12 @@ impl Gate {
             state.refuses_all = true;
             // If no call waits, no line has this instant.
             state.is_unlogged.set(true);
+            let mut gone = Vec::new();
             for lane in &mut state.lanes {
                 while let Some((mut waiter, WaitReport { delays, .. })) = lane.evict(now) {
+                    gone.push(waiter.peer);
                     let no = Decision::Refuse {
-                        refusal: None,
+                        refusal: RefusalCause::Draining,
                         delays,
                         at: now,
                         postponed: std::mem::take(&mut waiter.postponed),
@@ -263,6 +275,9 @@ impl Gate {
                     // A call that has just left needs no answer.
                     let _ = tell(waiter, no, &mut None);
                 }
+            }
+            for id in gone {
+                state.note_gone(id);
             }
         });
     }
@@ -301,7 +316,10 @@ impl GateState {
         promoted: &mut PromotedRecords,
     ) -> ResolvedCall {
         let own = self.class(&ask.class);
-        let deadline = self.deadline(own, &ask, now);
+        let deadline = match ask.foreign {
+            Some(foreign) => foreign.deadline,
+            None => self.deadline(own, &ask, now),
+        };
         let guest = match self.looks_at_guest(call.lane, ask.role) {
             true => guest_of(ask.target.as_deref(), &call.record),
             false => None,
@@ -367,9 +385,10 @@ impl GateState {
         works_on: Option<Box<str>>,
         now: Timestamp,
         promoted: &mut PromotedRecords,
+        peer: (Role, Option<Box<str>>),
     ) -> Result<SubmitOutcome, Refusal> {
         let lane = &mut self.lanes[call.lane as usize];
-        let ticket = match lane.submit(now, resolved, WaitingCall::default()) {
+        let ticket = match lane.submit(now, resolved, WaitingCall::of(call.foreign)) {
             Ok(ticket) => ticket,
             Err((refusal, _)) => {
                 let would =
@@ -385,6 +404,6 @@ impl GateState {
             let work = self.begin_user_work(&call.lock, guest, now, promoted);
             call.promotion = Promotion::UserWork(work);
         }
-        Ok(self.admit_or_queue(ticket, now, call, Attempt::First))
+        Ok(self.admit_or_queue(ticket, now, call, Attempt::First, Some(peer)))
     }
 }

@@ -18,6 +18,8 @@ use tidegate_limits::{Call, Limit, Policy, Scheduler, Timestamp};
 use tidegate_mapping::MappedFile;
 use tidegate_runtime::Clock;
 
+use super::lock::CallOwner;
+
 /// Most calls at once that a ledger notes. Their departures are noted in any case.
 const CALLS_MAX: u32 = 1 << 16;
 
@@ -183,25 +185,36 @@ impl GateLedger {
 
     /// Notes what the scheduler has done since it was asked last.
     #[inline]
-    pub(super) fn follow<T>(&mut self, scheduler: &mut Scheduler<T>, now: Timestamp) {
+    pub(super) fn follow<T>(
+        &mut self,
+        scheduler: &mut Scheduler<T>,
+        owners: &HashMap<u32, CallOwner>,
+        now: Timestamp,
+    ) {
         if !scheduler.has_events() {
             return;
         }
         let mut events = std::mem::take(&mut self.events);
         scheduler.swap_events(&mut events);
         for &event in &events {
-            self.note(event, scheduler, now);
+            self.note(event, scheduler, owners, now);
         }
         events.clear();
         self.events = events;
     }
 
-    fn note<T>(&mut self, event: LedgerEvent, scheduler: &Scheduler<T>, now: Timestamp) {
+    fn note<T>(
+        &mut self,
+        event: LedgerEvent,
+        scheduler: &Scheduler<T>,
+        owners: &HashMap<u32, CallOwner>,
+        now: Timestamp,
+    ) {
         match event {
             LedgerEvent::Admitted { place } => {
                 // If it has ended since, its departures follow, and nothing else counts.
                 if let Some((call, since)) = scheduler.running(place) {
-                    self.admit(place, call, since, None);
+                    self.admit(place, call, since, owners.get(&place));
                     self.note_level(scheduler, call.bucket, now);
                 }
             }
@@ -229,18 +242,26 @@ impl GateLedger {
         matches!(self.calls.get(place as usize), Some(Some(_)))
     }
 
-    fn admit(&mut self, place: u32, call: &Call, since: Timestamp, held_since: Option<Timestamp>) {
+    fn admit(&mut self, place: u32, call: &Call, since: Timestamp, owner: Option<&CallOwner>) {
         let Some(noted) = self.calls.get_mut(place as usize) else {
             return;
         };
         *noted = Some(call.bucket);
+        let (held_since, foreign) = match owner {
+            None => (None, None),
+            Some(CallOwner::Before(since)) => {
+                (NonZeroU64::new(self.clock.boot_time(*since)), None)
+            }
+            Some(CallOwner::Peer(id)) => (None, NonZeroU64::new(id.0)),
+        };
         let admission = Admission {
             at: self.clock.boot_time(since),
             function: self.names.function(&call.function),
             class: call.class.0 as u16,
             cost: call.cost.get(),
-            held_since: held_since.and_then(|since| NonZeroU64::new(self.clock.boot_time(since))),
+            held_since,
             tag: u32::from(call.backend.0),
+            foreign,
         };
         self.ledger.admit(place, &admission);
     }
@@ -265,12 +286,12 @@ impl GateLedger {
         }
     }
 
-    /// Notes everything that is in force now, in a ledger without a call. `held_since` has, by their places, since when
-    /// calls of processes before have been held.
+    /// Notes everything that is in force now, in a ledger without a call. `owners` has the calls that are not of this
+    /// process, by their places.
     pub(super) fn note_all<T>(
         &mut self,
         scheduler: &mut Scheduler<T>,
-        held_since: &HashMap<u32, Timestamp>,
+        owners: &HashMap<u32, CallOwner>,
         now: Timestamp,
     ) {
         scheduler.events().for_each(drop);
@@ -282,7 +303,7 @@ impl GateLedger {
         }
         for place in scheduler.places() {
             if let Some((call, since)) = scheduler.running(place) {
-                self.admit(place, call, since, held_since.get(&place).copied());
+                self.admit(place, call, since, owners.get(&place));
                 for stamp in scheduler.stamps(place) {
                     if self.has(place) {
                         self.ledger.advance(place, stage(stamp));

@@ -12,6 +12,7 @@ use std::time::Duration;
 use foldhash::HashMap;
 use rand::Rng;
 use rand::rngs::StdRng;
+use tidegate_handover::ForeignId;
 use tidegate_limits::scheduler::{Delays, Jitter, QuotaSpent, WaitReport};
 use tidegate_limits::{Class, Hold, Scheduler, Step, Timestamp};
 use tidegate_runtime::Clock;
@@ -24,6 +25,7 @@ use super::backends::BackendHealth;
 use super::journal::{Journal, SchedulerEvent};
 use super::ledger::GateLedger;
 use super::observe::{CallEvent, Observer};
+use super::peer::PeerCalls;
 use super::policy;
 use super::promotion::{EffectiveClass, Promotions};
 use super::settings::{ClassDeadline, ClassRule, GateSettings, WhenFull};
@@ -52,6 +54,8 @@ pub(super) struct GateLock {
     pub(super) asks: Notify,
     /// A pause or a ramp has ended or begun by itself.
     pub(super) turned: Notify,
+    /// There are events of calls for which another process decides.
+    pub(super) peer_changed: Notify,
     pub(super) draining: AtomicBool,
     /// Calls that left for a backend.
     pub(super) sent: AtomicU64,
@@ -95,8 +99,21 @@ pub(super) struct GateState {
     pub(super) observer: Observer,
     /// Where everything is noted that the next process must know.
     pub(super) ledger: Option<Box<GateLedger>>,
-    /// By the places of calls of processes before, since when they have been held as such.
-    pub(super) held_since: HashMap<u32, Timestamp>,
+    /// By their places, the running calls with limits that are not of this process.
+    pub(super) owners: HashMap<u32, CallOwner>,
+    /// The calls for which another process decides; `None` while this one does.
+    pub(super) peer: Option<Box<PeerCalls>>,
+    /// The last number that a call got for another process.
+    pub(super) peer_ids: u64,
+}
+
+/// The owner of a running call that is not of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CallOwner {
+    /// A process before. The call may still be at the backend, and has been held since then.
+    Before(Timestamp),
+    /// A process that drains, which knows the call by this number.
+    Peer(ForeignId),
 }
 
 /// The most postponements of one call that its line for a replay shows. With the default times, a call
@@ -116,9 +133,21 @@ pub(super) struct WaitingCall {
     pub(super) record: Weak<Record>,
     /// When it was set aside, and for how long.
     pub(super) postponed: Vec<(Timestamp, Duration)>,
+    /// The number of a call of another process, for which this one decides.
+    pub(super) foreign: Option<ForeignId>,
+    /// The number of a call for which another process decides.
+    pub(super) peer: Option<ForeignId>,
 }
 
 impl WaitingCall {
+    /// A call that asks at this moment; with its number if it is of another process.
+    pub(super) fn of(foreign: Option<ForeignId>) -> Self {
+        Self {
+            foreign,
+            ..Self::default()
+        }
+    }
+
     /// Chooses how long it is set aside.
     fn set_aside(
         &mut self,
@@ -147,19 +176,38 @@ pub(super) enum Decision {
         postponed: Vec<(Timestamp, Duration)>,
     },
     Refuse {
-        /// `None` while the queue is drained.
-        refusal: Option<tidegate_limits::scheduler::Refusal>,
+        refusal: RefusalCause,
         delays: Delays,
         at: Timestamp,
         postponed: Vec<(Timestamp, Duration)>,
     },
 }
 
+/// Who refuses a call.
+#[derive(Debug)]
+pub(super) enum RefusalCause {
+    Scheduler(tidegate_limits::scheduler::Refusal),
+    /// The queue is drained.
+    Draining,
+    /// The process that decides.
+    Peer(Box<Refusal>),
+}
+
 /// The scheduler in which a call waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Lane {
     Limited = 0,
     Unlimited = 1,
+}
+
+impl Lane {
+    /// The lane of a call that meets limits, or none.
+    pub(super) const fn of(limited: bool) -> Self {
+        match limited {
+            true => Self::Limited,
+            false => Self::Unlimited,
+        }
+    }
 }
 
 impl GateLock {
@@ -195,7 +243,9 @@ impl GateLock {
             journal: None,
             keeps_steps: false,
             ledger: None,
-            held_since: HashMap::default(),
+            owners: HashMap::default(),
+            peer: None,
+            peer_ids: 0,
         };
         Self {
             clock,
@@ -208,6 +258,7 @@ impl GateLock {
             changed: Notify::new(),
             asks: Notify::new(),
             turned: Notify::new(),
+            peer_changed: Notify::new(),
             draining: AtomicBool::new(false),
         }
     }
@@ -255,7 +306,11 @@ impl GateLock {
         let has_opened = was_full && !full;
         let asks = state.asks_of_quotas();
         let has_turned = state.acts.has_turned();
+        let tells_peer = state.has_peer_events();
         drop(state);
+        if tells_peer {
+            self.peer_changed.notify_one();
+        }
         if asks {
             self.asks.notify_one();
         }
@@ -513,6 +568,9 @@ impl GateState {
     pub(super) fn admit_ready(&mut self, now: Timestamp) -> Option<Decision> {
         let mut answer = None;
         self.act(now);
+        if self.peer.is_some() {
+            return self.end_expired(now);
+        }
         for backend in self.backends.due(now) {
             self.open_for_one(backend, now);
         }
@@ -524,6 +582,7 @@ impl GateState {
         let keeps_steps = self.keeps_steps;
         let peak = &mut self.peak;
         let ledger = &mut self.ledger;
+        let owners = &mut self.owners;
         for (lane, is_limited) in self.lanes.iter_mut().zip([true, false]) {
             loop {
                 let aside = &mut |waiter: &mut WaitingCall, jitter| {
@@ -540,8 +599,11 @@ impl GateState {
                         if is_limited {
                             is_silent = false;
                             *peak = lane.in_flight().max(*peak);
+                            if let Some(id) = payload.foreign {
+                                owners.insert(hold.place(), CallOwner::Peer(id));
+                            }
                             if let Some(ledger) = ledger.as_deref_mut() {
-                                ledger.follow(lane, now);
+                                ledger.follow(lane, owners, now);
                             }
                         }
                         let go = Decision::Admit {
@@ -554,6 +616,9 @@ impl GateState {
                         };
                         if let Some(hold) = tell(payload, go, &mut answer) {
                             // Its client left at this moment.
+                            if is_limited {
+                                owners.remove(&hold.place());
+                            }
                             lane.give_back(now, hold);
                         }
                     }
@@ -564,7 +629,7 @@ impl GateState {
                     } => {
                         is_silent &= !is_limited;
                         let no = Decision::Refuse {
-                            refusal: Some(refusal),
+                            refusal: RefusalCause::Scheduler(refusal),
                             delays,
                             at: now,
                             postponed: mem::take(&mut payload.postponed),
@@ -595,7 +660,8 @@ impl GateState {
     #[inline]
     fn note_in_ledger(&mut self, now: Timestamp) {
         if let Some(ledger) = &mut self.ledger {
-            ledger.follow(&mut self.lanes[Lane::Limited as usize], now);
+            let calls = &mut self.lanes[Lane::Limited as usize];
+            ledger.follow(calls, &self.owners, now);
         }
     }
 

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidegate_limits::scheduler::Outcome;
-use tidegate_limits::{Hold, Timestamp};
+use tidegate_handover::ForeignId;
+use tidegate_limits::{Hold, Timestamp, Tokens};
 use tokio::time::Instant;
 
 use super::lock::{GateLock, Lane};
 use super::observe::CallEvent;
+use super::peer::RunStep;
 use super::promotion::{EffectiveClass, WorkEnd};
 use super::shadow::{CallEnd, ShadowId};
 use super::user_work::Promotion;
@@ -41,6 +43,8 @@ pub(super) struct GateCall {
     pub(super) class: EffectiveClass,
     pub(super) promotion: Promotion,
     pub(super) record: Arc<Record>,
+    /// The number of a call of another process, for which this one decides.
+    pub(super) foreign: Option<ForeignId>,
 }
 
 impl Permit {
@@ -52,6 +56,18 @@ impl Permit {
             sent: None,
             delayed,
         }
+    }
+
+    /// The permit of a call that another process has admitted.
+    pub(super) fn adopted(
+        call: GateCall,
+        hold: Hold,
+        admitted: Timestamp,
+        sent: Option<Timestamp>,
+    ) -> Self {
+        let mut permit = Self::new(call, hold, admitted, false);
+        permit.sent = sent;
+        permit
     }
 
     /// Moves this permit, and what was noted of its turn, to the record of another call: the one that is
@@ -73,7 +89,7 @@ impl Permit {
     }
 
     /// Returns the moment, unless it has ended before.
-    fn end(&mut self, outcome: Outcome) -> Option<Instant> {
+    pub(super) fn end(&mut self, outcome: Outcome, by_peer: Option<Tokens>) -> Option<Instant> {
         let (mut call, hold) = self.held.take()?;
         // The time of a failed call does not show its cost for the backend.
         let settling = match outcome {
@@ -95,6 +111,10 @@ impl Permit {
                 .zip(self.sent)
                 .map(|(settling, sent)| settling.settled(now.since(sent)));
             let measured = settled.map(|settled| claim::drawn(settled.charged));
+            let measured = measured.or(by_peer);
+            let place = hold.place();
+            state.note_run(call.lane, place, RunStep::Ended(outcome, measured));
+            state.disown(call.lane, place, call.foreign);
             state.lanes[call.lane as usize].finish(now, hold, outcome, measured);
             let end = CallEvent::Ended(CallEnd::Finished {
                 admitted,
@@ -142,6 +162,7 @@ impl Slot for Permit {
     fn sent(&mut self) -> Instant {
         let (call, hold) = self.held.as_ref().expect(HELD);
         let now = call.lock.change_in(call.lane, |state, now| {
+            state.note_run(call.lane, hold.place(), RunStep::Sent);
             state.lanes[call.lane as usize].sent(now, hold);
             let admitted = self.admitted;
             state.observe_call(now, call.shadowed, CallEvent::Sent { admitted });
@@ -162,6 +183,7 @@ impl Slot for Permit {
     fn replied(&mut self) {
         let (call, hold) = self.held.as_ref().expect(HELD);
         let now = call.lock.change_in(call.lane, |state, now| {
+            state.note_run(call.lane, hold.place(), RunStep::Replied);
             state.lanes[call.lane as usize].replied(now, hold);
             let admitted = self.admitted;
             state.observe_call(now, call.shadowed, CallEvent::Replied { admitted });
@@ -171,17 +193,17 @@ impl Slot for Permit {
     }
 
     fn finish(mut self, outcome: Outcome) -> Instant {
-        self.end(outcome).expect(HELD)
+        self.end(outcome, None).expect(HELD)
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         if self.sent.is_some() {
-            self.end(Outcome::Failed);
+            self.end(Outcome::Failed, None);
         } else if let Some((call, hold)) = self.held.take() {
             let (now, would) = call.lock.change_in(call.lane, |state, now| {
-                state.lanes[call.lane as usize].give_back(now, hold);
+                state.give_back(&call, now, hold);
                 let left = CallEvent::Ended(CallEnd::Left);
                 let would = state.observe_call(now, call.shadowed, left);
                 (now, would)

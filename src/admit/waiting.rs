@@ -10,15 +10,16 @@ use tidegate_limits::{Call, Class, Hold, Ticket, Timestamp};
 use tokio::sync::oneshot;
 
 use super::early::Attempt;
-use super::lock::{BEAT, Decision, GateLock, GateState, Lane, draining};
+use super::lock::{BEAT, Decision, GateLock, GateState, Lane, RefusalCause, draining};
 use super::observe::CallEvent;
+use super::peer::RunStep;
 use super::permit::{GateCall, Permit};
 use super::promotion::{EffectiveClass, Follower, guest_of};
 use super::settings::USER;
 use super::shadow::CallEnd;
 use super::user_work::Promotion;
 use crate::call::steps::{ReplayFacts, StepKind};
-use crate::call::{Destination, Facts, Record, Refusal, Would};
+use crate::call::{Destination, Facts, Record, Refusal, Role, Would};
 
 /// The answer to a call that asks, under the lock.
 pub(super) enum SubmitOutcome {
@@ -112,13 +113,13 @@ impl GateCall {
                 at,
                 postponed,
             } => {
-                let end = match refusal {
-                    Some(_) => CallEnd::Refused,
-                    None => CallEnd::Left,
-                };
-                let would = self.lock.end_in_shadow(self.shadowed, end);
-                self.note_end(at, ended_by(refusal.as_ref()), postponed, delays, would);
-                Err(refusal.map_or_else(draining, |it| self.lock.refusal(&it, self.backend)))
+                let would = self.lock.end_in_shadow(self.shadowed, refusal.end());
+                self.note_end(at, refusal.step(), postponed, delays, would);
+                Err(match refusal {
+                    RefusalCause::Scheduler(it) => self.lock.refusal(&it, self.backend),
+                    RefusalCause::Draining => draining(),
+                    RefusalCause::Peer(refusal) => *refusal,
+                })
             }
         }
     }
@@ -153,11 +154,20 @@ fn note_postponed(facts: &mut Facts, postponed: Vec<(Timestamp, Duration)>) {
     }
 }
 
-/// How a call ended that got no turn.
-fn ended_by(refusal: Option<&tidegate_limits::scheduler::Refusal>) -> StepKind {
-    match refusal {
-        Some(_) => StepKind::Expired,
-        None => StepKind::Evicted,
+impl RefusalCause {
+    /// How a call ended that got no turn.
+    fn step(&self) -> StepKind {
+        match self {
+            Self::Scheduler(_) => StepKind::Expired,
+            Self::Draining | Self::Peer(_) => StepKind::Evicted,
+        }
+    }
+
+    fn end(&self) -> CallEnd {
+        match self {
+            Self::Scheduler(_) => CallEnd::Refused,
+            Self::Draining | Self::Peer(_) => CallEnd::Left,
+        }
     }
 }
 
@@ -188,14 +198,16 @@ impl QueuedCall {
                 EffectiveClass::Own => class,
                 EffectiveClass::Users => USER,
             };
-            lane.set_deadline(ticket, deadline);
             lane.reclass(now, ticket, class);
             let known = state.classes.get(class.0 as usize);
             let name = known.map(|known| Arc::clone(&known.name));
+            let mut until = deadline;
             if let Some(name) = &name {
+                until = state.note_changed(call.lane, ticket, deadline, name);
                 let class = (class, Arc::clone(name));
                 state.observe_call(now, call.shadowed, CallEvent::Waits { deadline, class });
             }
+            state.lanes[call.lane as usize].set_deadline(ticket, until);
             Some((now, name))
         });
         if let Some((now, class)) = changed {
@@ -260,17 +272,15 @@ impl Drop for QueuedCall {
         let Some((call, ticket)) = self.place.take() else {
             return;
         };
+        let call = &call;
         let mut would = None;
         let (at, what, postponed, delays) = call.lock.change_in(call.lane, |state, now| {
             let turn = self.turn.try_recv().map(|turn| *turn);
-            let end = match turn {
-                Ok(Decision::Refuse {
-                    refusal: Some(_), ..
-                }) => CallEnd::Refused,
+            let end = match &turn {
+                Ok(Decision::Refuse { refusal, .. }) => refusal.end(),
                 _ => CallEnd::Left,
             };
             would = state.observe_call(now, call.shadowed, CallEvent::Ended(end));
-            let lane = &mut state.lanes[call.lane as usize];
             match turn {
                 // Informed at the moment of leaving: everything drawn is given back.
                 Ok(Decision::Admit {
@@ -280,7 +290,7 @@ impl Drop for QueuedCall {
                     postponed,
                     ..
                 }) => {
-                    lane.give_back(now, hold);
+                    state.give_back(call, now, hold);
                     call.record.note(|facts| facts.step(at, StepKind::Admitted));
                     (now, StepKind::GivenBack, postponed, waited.delays)
                 }
@@ -292,9 +302,11 @@ impl Drop for QueuedCall {
                 }) => {
                     // Likewise.
                     state.is_unlogged.set(true);
-                    (at, ended_by(refusal.as_ref()), postponed, delays)
+                    (at, refusal.step(), postponed, delays)
                 }
                 Err(_) => {
+                    state.note_left(call.lane, ticket);
+                    let lane = &mut state.lanes[call.lane as usize];
                     let waited = lane.waited(now, ticket).unwrap_or_default();
                     let waiter = lane.cancel(now, ticket).unwrap_or_default();
                     (now, StepKind::Left, waiter.postponed, waited.delays)
@@ -334,7 +346,7 @@ impl GateState {
         now: Timestamp,
         call: Call,
     ) -> Result<Hold, Call> {
-        if !self.is_settled(now) {
+        if !self.is_settled(now) || self.peer.is_some() {
             return Err(call);
         }
         let calls = &mut self.lanes[lane as usize];
@@ -354,6 +366,7 @@ impl GateState {
         now: Timestamp,
         call: &GateCall,
         begins: Attempt,
+        peer: Option<(Role, Option<Box<str>>)>,
     ) -> SubmitOutcome {
         if let Some(turn) = self.admit_ready(now) {
             return SubmitOutcome::Decided(Box::new(turn));
@@ -371,7 +384,9 @@ impl GateState {
         waiter.class = call.class;
         waiter.record = Weak::clone(&record);
         waiter.id = call.record.note(|facts| facts.id);
-        lane.foresee(now, ticket, reopens);
+        if self.peer.is_none() {
+            lane.foresee(now, ticket, reopens);
+        }
         if let Promotion::Read(target) = &call.promotion
             && call.class == EffectiveClass::Own
             && self.promotions.is_on()
@@ -381,6 +396,18 @@ impl GateState {
             let follower = Follower { ticket, record };
             self.promotions.waits(&guest, follower, waits);
         }
+        if let Some((role, target)) = peer {
+            let target = target.or_else(|| call.record.note(|facts| facts.target.clone()));
+            self.note_waits(call.lane, ticket, role, target);
+        }
         SubmitOutcome::Queued(ticket, turn)
+    }
+
+    /// Returns what a call has drawn that was never sent.
+    pub(super) fn give_back(&mut self, call: &GateCall, now: Timestamp, hold: Hold) {
+        let place = hold.place();
+        self.note_run(call.lane, place, RunStep::GivenBack);
+        self.disown(call.lane, place, call.foreign);
+        self.lanes[call.lane as usize].give_back(now, hold);
     }
 }

@@ -198,6 +198,7 @@ impl<'a> QueuePlaces<'a> {
                 class: Arc::clone(&class),
                 role,
                 target,
+                foreign: None,
             };
             Some((ask, Facts::begun(origin, facts.dialect, label, class, None)))
         })?;

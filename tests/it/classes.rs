@@ -96,6 +96,7 @@ impl Stages {
             class: Arc::clone(&operation.class),
             role: operation.role,
             target: operation.target.clone(),
+            foreign: None,
             ..asking(&operation.function, operation.destination, origin.arrived)
         };
         let observer = Arc::new(self.seen.clone());

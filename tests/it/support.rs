@@ -338,6 +338,7 @@ pub(crate) fn asking(function: &str, destination: Destination, arrived: Timestam
         class: "none".into(),
         role: Role::Apart,
         target: None,
+        foreign: None,
     }
 }
 

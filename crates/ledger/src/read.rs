@@ -55,6 +55,8 @@ pub struct CallAtBackend {
     pub held_since: Option<NonZeroU64>,
     /// A number that the limiter gave it.
     pub tag: u32,
+    /// The number of a call of another process, for which the process that died decided; `None` for a call of its own.
+    pub foreign: Option<NonZeroU64>,
     /// The last stage that was noted. A window whose departure is a later stage does not count it yet.
     pub stage: CallStage,
 }
@@ -226,6 +228,7 @@ impl<'a> LedgerReader<'a> {
             cost: (words[1] & u64::from(u32::MAX)) as u32,
             held_since: NonZeroU64::new(words[2].min(now)),
             tag: u32::try_from(words[3]).ok()?,
+            foreign: NonZeroU64::new(words[4]),
             stage,
         })
     }

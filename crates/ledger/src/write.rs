@@ -39,6 +39,8 @@ pub struct Admission {
     pub held_since: Option<NonZeroU64>,
     /// A number that means something to the limiter.
     pub tag: u32,
+    /// The number of a call of another process, for which this one decides; `None` for a call of its own.
+    pub foreign: Option<NonZeroU64>,
 }
 
 /// The ledger that this process writes.
@@ -151,6 +153,7 @@ impl<M: Memory> Ledger<M> {
             u64::from(call.function) << 48 | u64::from(call.class) << 32 | u64::from(call.cost),
             call.held_since.map_or(0, NonZeroU64::get),
             u64::from(call.tag),
+            call.foreign.map_or(0, NonZeroU64::get),
         ];
         for (index, &word) in words.iter().enumerate() {
             self.memory.store(at + index, word);
@@ -301,6 +304,7 @@ impl CallAtBackend {
             cost: self.cost,
             held_since: self.held_since,
             tag: self.tag,
+            foreign: self.foreign,
         }
     }
 }

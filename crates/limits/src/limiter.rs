@@ -496,6 +496,13 @@ impl Limiter {
         true
     }
 
+    /// Forgets the departures of a window.
+    pub(crate) fn forget_departures(&mut self) {
+        if let LimitState::Window(window) = &mut self.state {
+            window.forget_departures();
+        }
+    }
+
     /// The departures that a window remembers, with what each counts. None of any other limit.
     pub(crate) fn departures(&self) -> impl Iterator<Item = (Timestamp, u32)> {
         let window = match &self.state {

@@ -29,6 +29,7 @@ mod hold;
 mod moved;
 mod next;
 mod park;
+mod peer;
 mod quota;
 mod quotas;
 mod refusal;

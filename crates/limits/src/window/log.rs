@@ -250,6 +250,12 @@ impl Window {
         }
     }
 
+    /// Forgets all departures. Cost that has not departed stays.
+    pub(crate) fn forget_departures(&mut self) {
+        self.dropped = self.total();
+        self.departures.clear();
+    }
+
     /// The departures that are remembered, oldest first, with what each counts.
     pub(crate) fn departures(&self) -> impl Iterator<Item = (Timestamp, u32)> {
         let mut before = self.dropped;

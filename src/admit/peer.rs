@@ -1,0 +1,486 @@
+//! Calls of this process for which another process decides, after a hand-over.
+//!
+//! The calls stay in the own scheduler, which admits none by itself: it counts them, and ends those whose deadline has
+//! passed. Each change of one is an event for the other process. If that one dies, the own scheduler decides again.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldhash::HashMap;
+use tidegate_handover::{ForeignId, RequeueCause, RunStage};
+use tidegate_ledger::{CallAtBackend, Carryover};
+use tidegate_limits::policy::WindowStamp;
+use tidegate_limits::scheduler::Outcome;
+use tidegate_limits::{Call, Scheduler, Step, Ticket, Timestamp, Tokens};
+
+use super::carry::{CarriedCalls, CarriedCounts};
+use super::lock::{BEAT, Decision, GateState, Lane, RefusalCause, WaitingCall, tell};
+use super::Gate;
+use crate::call::{Destination, Fault, Refusal, Role};
+
+/// How long after its deadline a call ends here if the other process has not said so. That process knows the limit that
+/// held it.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// A call of this process, for the process that decides.
+#[derive(Clone, Debug)]
+pub struct PeerCall {
+    /// The number of the call.
+    pub id: ForeignId,
+    /// The call as the scheduler has it.
+    pub call: Call,
+    /// The name of its class.
+    pub class: Arc<str>,
+    /// Whether it meets the limits.
+    pub limited: bool,
+    /// How often later calls were admitted before it.
+    pub passed_over: u32,
+    /// The role for promotion.
+    pub role: Role,
+    /// The guest that it is about.
+    pub target: Option<Box<str>>,
+}
+
+/// A running call of this process, for the process that decides.
+#[derive(Clone, Debug)]
+pub struct RunningPeerCall {
+    /// The call.
+    pub call: PeerCall,
+    /// How far it has come.
+    pub stage: RunStage,
+    /// When it was admitted.
+    pub since: Timestamp,
+}
+
+/// The calls of a gate that admits no call any more.
+#[derive(Clone, Debug, Default)]
+pub struct FrozenCalls {
+    /// The calls that run.
+    pub running: Vec<RunningPeerCall>,
+    /// The calls that wait, in the order of their arrival.
+    pub waiting: Vec<PeerCall>,
+}
+
+/// An event of a call for which another process decides.
+#[derive(Clone, Debug)]
+pub enum PeerEvent {
+    /// A call waits.
+    Arrived(Box<PeerCall>),
+    /// The deadline or the class of a waiting call has changed.
+    Changed {
+        /// The call.
+        id: ForeignId,
+        /// The last moment at which it can leave the queue.
+        deadline: Option<Timestamp>,
+        /// The name of its class.
+        class: Arc<str>,
+    },
+    /// A call is over, and no byte of it was sent.
+    Left(ForeignId),
+    /// The last byte of a call has left for the backend.
+    Sent(ForeignId),
+    /// The first byte of the reply has arrived.
+    Replied(ForeignId),
+    /// A call that was sent is over.
+    Ended {
+        /// The call.
+        id: ForeignId,
+        /// How.
+        outcome: Outcome,
+        /// The cost that was measured, if the call is settled.
+        measured: Option<Tokens>,
+    },
+    /// An admitted call could not be sent, and waits again.
+    Requeued {
+        /// The call.
+        id: ForeignId,
+        /// Why.
+        cause: RequeueCause,
+    },
+}
+
+/// A call in the own scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum CallPlace {
+    Waits(Lane, Ticket),
+    Runs(Lane, u32),
+}
+
+/// The step of a running call.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RunStep {
+    Sent,
+    Replied,
+    Ended(Outcome, Option<Tokens>),
+    GivenBack,
+}
+
+/// The calls for which another process decides.
+#[derive(Debug, Default)]
+pub(super) struct PeerCalls {
+    ids: HashMap<CallPlace, ForeignId>,
+    places: HashMap<ForeignId, CallPlace>,
+    events: Vec<PeerEvent>,
+}
+
+impl PeerCalls {
+    fn add(&mut self, place: CallPlace, id: ForeignId) {
+        self.ids.insert(place, id);
+        self.places.insert(id, place);
+    }
+
+    fn remove(&mut self, place: CallPlace) -> Option<ForeignId> {
+        let id = self.ids.remove(&place)?;
+        self.places.remove(&id);
+        Some(id)
+    }
+}
+
+impl Gate {
+    /// Admits no call from now on, and writes the ledger no more: another process is about to decide. Returns the calls,
+    /// whose changes from now on are [`peer_events`](Self::peer_events).
+    #[must_use]
+    pub fn freeze(&self) -> FrozenCalls {
+        self.lock.change(GateState::freeze)
+    }
+
+    /// Decides again: no other process has. A ledger must be kept anew.
+    pub fn thaw(&self) {
+        self.lock.change(|state, _| state.decides_again());
+    }
+
+    /// Decides again, after the other process has died: counts what that one left in its ledger. Calls of its own may
+    /// still be at the backend.
+    pub fn take_back(&self, before: &Carryover) -> (CarriedCounts, CarriedCalls) {
+        // Those of this process, and those that it has held itself, are counted here.
+        let is_own_of_peer =
+            |call: &CallAtBackend| call.foreign.is_none() && call.held_since.is_none();
+        self.lock.change(|state, now| {
+            state.calls().forget_departures();
+            let carried = state.carry(before, self.lock.clock, now, is_own_of_peer);
+            state.decides_again();
+            carried
+        })
+    }
+
+    /// The other process lets a waiting call run.
+    pub fn run_by_peer(&self, id: ForeignId) {
+        self.lock.change(|state, now| state.run_by_peer(id, now));
+    }
+
+    /// The other process refuses a waiting call.
+    pub fn refuse_by_peer(&self, id: ForeignId, refusal: Refusal) {
+        self.lock.change(|state, now| {
+            let Some(peer) = &mut state.peer else { return };
+            let Some(&place @ CallPlace::Waits(lane, ticket)) = peer.places.get(&id) else {
+                return;
+            };
+            peer.remove(place);
+            let scheduler = &mut state.lanes[lane as usize];
+            let waited = scheduler.waited(now, ticket).unwrap_or_default();
+            let Some(mut waiter) = scheduler.cancel(now, ticket) else {
+                return;
+            };
+            let no = Decision::Refuse {
+                refusal: RefusalCause::Peer(Box::new(refusal)),
+                delays: waited.delays,
+                at: now,
+                postponed: mem::take(&mut waiter.postponed),
+            };
+            // A call that has just left needs no answer.
+            let _ = tell(waiter, no, &mut None);
+        });
+    }
+
+    /// Waits for events of calls for which another process decides.
+    pub async fn peer_events(&self) -> Vec<PeerEvent> {
+        loop {
+            let changed = self.lock.peer_changed.notified();
+            if let Some(peer) = &mut self.lock.lock().peer
+                && !peer.events.is_empty()
+            {
+                return mem::take(&mut peer.events);
+            }
+            changed.await;
+        }
+    }
+}
+
+impl GateState {
+    fn freeze(&mut self, now: Timestamp) -> FrozenCalls {
+        // Its file stays as it is, for the other process.
+        drop(self.ledger.take());
+        self.calls().drop_events();
+        let mut peer = Box::<PeerCalls>::default();
+        let mut frozen = FrozenCalls::default();
+        for lane in [Lane::Limited, Lane::Unlimited] {
+            let scheduler = &mut self.lanes[lane as usize];
+            for place in scheduler.places() {
+                // Those of processes before are in the ledger.
+                if lane == Lane::Limited && self.owners.contains_key(&place) {
+                    continue;
+                }
+                let Some((call, since)) = scheduler.running(place) else {
+                    continue;
+                };
+                let (call, stage) = (call.clone(), stage_of(scheduler, place));
+                let id = next_id(&mut self.peer_ids);
+                peer.add(CallPlace::Runs(lane, place), id);
+                let class = Arc::clone(&self.classes[call.class.0 as usize].name);
+                let call = PeerCall::new(id, call, class, lane);
+                frozen.running.push(RunningPeerCall { call, stage, since });
+            }
+            let tickets = scheduler.tickets().map(|(ticket, _)| ticket);
+            let mut tickets: Vec<_> = tickets.collect();
+            tickets.sort_by_key(|&ticket| scheduler.waiting_call(ticket).map(|it| it.arrived));
+            for ticket in tickets {
+                let Some(call) = scheduler.waiting_call(ticket) else {
+                    continue;
+                };
+                let id = next_id(&mut self.peer_ids);
+                peer.add(CallPlace::Waits(lane, ticket), id);
+                let class = Arc::clone(&self.classes[call.class.0 as usize].name);
+                let call = call.clone();
+                if let Some(waiter) = scheduler.payload_mut(ticket) {
+                    waiter.peer = Some(id);
+                }
+                let passed_over = scheduler.times_postponed(ticket).unwrap_or_default();
+                let call = PeerCall::new(id, call, class, lane);
+                frozen.waiting.push(PeerCall { passed_over, ..call });
+            }
+            scheduler.move_deadlines(|_, deadline| deadline + GRACE);
+        }
+        self.peer = Some(peer);
+        self.wake = Some(now);
+        frozen
+    }
+
+    fn decides_again(&mut self) {
+        if self.peer.take().is_some() {
+            for lane in &mut self.lanes {
+                lane.move_deadlines(|_, deadline| earlier(deadline, GRACE));
+            }
+            // Asks all.
+            self.wake = Some(Timestamp::ZERO);
+        }
+    }
+
+    fn run_by_peer(&mut self, id: ForeignId, now: Timestamp) {
+        let Some(peer) = &mut self.peer else { return };
+        let Some(&place @ CallPlace::Waits(lane, ticket)) = peer.places.get(&id) else {
+            return;
+        };
+        let scheduler = &mut self.lanes[lane as usize];
+        let Some((mut payload, hold, waited)) = scheduler.run_by_peer(now, ticket) else {
+            return;
+        };
+        peer.remove(place);
+        peer.add(CallPlace::Runs(lane, hold.place()), id);
+        let run = Decision::Admit {
+            hold,
+            waited,
+            spent: Vec::new(),
+            at: now,
+            class: payload.class,
+            postponed: mem::take(&mut payload.postponed),
+        };
+        if let Some(hold) = tell(payload, run, &mut None) {
+            // Its client left at this moment.
+            self.note_run(lane, hold.place(), RunStep::GivenBack);
+            self.lanes[lane as usize].give_back(now, hold);
+        }
+    }
+
+    /// Ends the calls whose deadline has passed, while another process decides. Returns the answer for the call that asks
+    /// at this moment.
+    pub(super) fn end_expired(&mut self, now: Timestamp) -> Option<Decision> {
+        let mut answer = None;
+        let mut wake = None;
+        for lane in [Lane::Limited, Lane::Unlimited] {
+            loop {
+                match self.lanes[lane as usize].next_expired(now) {
+                    Step::Expired {
+                        mut payload,
+                        refusal,
+                        waited,
+                    } => {
+                        self.note_gone(payload.peer);
+                        let no = Decision::Refuse {
+                            refusal: RefusalCause::Scheduler(refusal),
+                            delays: waited.delays,
+                            at: now,
+                            postponed: mem::take(&mut payload.postponed),
+                        };
+                        tell(payload, no, &mut answer);
+                    }
+                    Step::SleepUntil(at) => {
+                        wake = Some(wake.map_or(at, |wake: Timestamp| wake.min(at)));
+                        break;
+                    }
+                    Step::Idle | Step::Run { .. } => break,
+                }
+            }
+        }
+        if self.lanes.iter().any(|lane| lane.in_flight() > 0) {
+            let beat = now + BEAT;
+            wake = Some(wake.map_or(beat, |wake| wake.min(beat)));
+        }
+        self.wake = wake;
+        answer
+    }
+
+    /// Notes for the other process that a waiting call was ended here.
+    pub(super) fn note_gone(&mut self, id: Option<ForeignId>) {
+        let (Some(peer), Some(id)) = (&mut self.peer, id) else {
+            return;
+        };
+        if let Some(&place) = peer.places.get(&id) {
+            peer.remove(place);
+            peer.events.push(PeerEvent::Left(id));
+        }
+    }
+
+    /// Notes for the other process that a call waits.
+    pub(super) fn note_waits(
+        &mut self,
+        lane: Lane,
+        ticket: Ticket,
+        role: Role,
+        target: Option<Box<str>>,
+    ) {
+        let Some(peer) = &mut self.peer else { return };
+        let scheduler = &mut self.lanes[lane as usize];
+        let Some(call) = scheduler.waiting_call(ticket).cloned() else {
+            return;
+        };
+        if let Some(deadline) = call.deadline {
+            scheduler.set_deadline(ticket, Some(deadline + GRACE));
+        }
+        let id = next_id(&mut self.peer_ids);
+        peer.add(CallPlace::Waits(lane, ticket), id);
+        if let Some(waiter) = scheduler.payload_mut(ticket) {
+            waiter.peer = Some(id);
+        }
+        let class = Arc::clone(&self.classes[call.class.0 as usize].name);
+        let call = PeerCall {
+            role,
+            target,
+            ..PeerCall::new(id, call, class, lane)
+        };
+        peer.events.push(PeerEvent::Arrived(Box::new(call)));
+    }
+
+    /// Notes for the other process that a waiting call has another deadline and class. Returns until when it may wait here.
+    pub(super) fn note_changed(
+        &mut self,
+        lane: Lane,
+        ticket: Ticket,
+        deadline: Option<Timestamp>,
+        class: &Arc<str>,
+    ) -> Option<Timestamp> {
+        let Some(peer) = &mut self.peer else {
+            return deadline;
+        };
+        if let Some(&id) = peer.ids.get(&CallPlace::Waits(lane, ticket)) {
+            let class = Arc::clone(class);
+            peer.events.push(PeerEvent::Changed {
+                id,
+                deadline,
+                class,
+            });
+        }
+        deadline.map(|deadline| deadline + GRACE)
+    }
+
+    /// Notes for the other process that a waiting call has left.
+    pub(super) fn note_left(&mut self, lane: Lane, ticket: Ticket) {
+        let Some(peer) = &mut self.peer else { return };
+        if let Some(id) = peer.remove(CallPlace::Waits(lane, ticket)) {
+            peer.events.push(PeerEvent::Left(id));
+        }
+    }
+
+    /// Notes for the other process that a call that could not be sent waits again.
+    pub(super) fn note_requeued(&mut self, lane: Lane, place: u32, ticket: Ticket, fault: Fault) {
+        let Some(peer) = &mut self.peer else { return };
+        if let Some(id) = peer.remove(CallPlace::Runs(lane, place)) {
+            peer.add(CallPlace::Waits(lane, ticket), id);
+            if let Some(waiter) = self.lanes[lane as usize].payload_mut(ticket) {
+                waiter.peer = Some(id);
+            }
+            let cause = match fault {
+                Fault::Own => RequeueCause::Own,
+                Fault::Backend | Fault::Network => RequeueCause::Backend,
+            };
+            peer.events.push(PeerEvent::Requeued { id, cause });
+        }
+    }
+
+    /// Notes a step of a running call for the other process.
+    #[inline]
+    pub(super) fn note_run(&mut self, lane: Lane, place: u32, step: RunStep) {
+        let Some(peer) = &mut self.peer else { return };
+        let place = CallPlace::Runs(lane, place);
+        let known = match step {
+            RunStep::Sent | RunStep::Replied => peer.ids.get(&place).copied(),
+            RunStep::Ended(..) | RunStep::GivenBack => peer.remove(place),
+        };
+        let Some(id) = known else { return };
+        peer.events.push(match step {
+            RunStep::Sent => PeerEvent::Sent(id),
+            RunStep::Replied => PeerEvent::Replied(id),
+            RunStep::Ended(outcome, measured) => PeerEvent::Ended {
+                id,
+                outcome,
+                measured,
+            },
+            RunStep::GivenBack => PeerEvent::Left(id),
+        });
+    }
+
+    /// Whether there are events for the other process.
+    #[inline]
+    pub(super) fn has_peer_events(&self) -> bool {
+        let peer = self.peer.as_ref();
+        peer.is_some_and(|peer| !peer.events.is_empty())
+    }
+}
+
+impl PeerCall {
+    fn new(id: ForeignId, call: Call, class: Arc<str>, lane: Lane) -> Self {
+        Self {
+            id,
+            call,
+            class,
+            limited: lane == Lane::Limited,
+            passed_over: 0,
+            role: Role::Apart,
+            target: None,
+        }
+    }
+
+    /// The destination of the call.
+    #[must_use]
+    pub fn destination(&self) -> Destination {
+        let known = Destination::ALL.get(usize::from(self.call.backend.0));
+        known.copied().unwrap_or(Destination::Nowhere)
+    }
+}
+
+fn next_id(ids: &mut u64) -> ForeignId {
+    *ids += 1;
+    ForeignId(*ids)
+}
+
+fn stage_of(scheduler: &Scheduler<WaitingCall>, place: u32) -> RunStage {
+    match scheduler.stamps(place).last() {
+        Some(WindowStamp::Replied) => RunStage::Replied,
+        Some(WindowStamp::Sent) => RunStage::Sent,
+        None => RunStage::Admitted,
+    }
+}
+
+fn earlier(at: Timestamp, by: Duration) -> Timestamp {
+    Timestamp::ZERO + at.since(Timestamp::ZERO).saturating_sub(by)
+}
