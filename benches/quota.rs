@@ -217,6 +217,7 @@ impl<'a> Load<'a> {
                 class: "none".into(),
                 role: Role::Apart,
                 target: None,
+                foreign: None,
             };
             let before = Instant::now();
             let asked = self.gate.ask(ask, &record);

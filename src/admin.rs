@@ -42,7 +42,7 @@ use tower_http::trace::TraceLayer;
 pub use author::{AdminPeer, Author};
 pub use callers::{
     ActKind, ActState, ActsSource, BackendActing, BackendState, HOLD_SECONDS_MAX, LimitName,
-    OverrideAsked, OverrideState, PauseAsked, ResumeAsked, unix_milliseconds,
+    OverrideAsked, OverrideState, PauseAsked, ResumeAsked, UpgradeState, unix_milliseconds,
 };
 pub use callers::{
     ApiRefusal, Basis, CallDelay, CallId, CallState, CallerState, CallerUsage, CallerUsed,

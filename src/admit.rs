@@ -12,6 +12,7 @@ mod ask;
 pub mod backends;
 mod buckets;
 mod carry;
+mod decision;
 mod early;
 mod foreign;
 mod gate;
@@ -24,6 +25,7 @@ mod observe;
 mod operators;
 pub(crate) mod options;
 mod peer;
+mod peer_calls;
 mod permit;
 pub mod policy;
 mod promotion;
@@ -40,15 +42,15 @@ pub use self::acts::{
     AutomaticChange, AutomaticChangeKind, BackendControl, BackendControlNow, NotOverridden,
     Override, Pause, PauseFor, Ramp,
 };
-pub use self::ask::{Ask, Claimed, Waits};
+pub use self::ask::{Ask, Claimed, ForeignAsk, Waits};
 pub use self::carry::{CarriedCalls, CarriedCounts, NewLedger};
-pub use self::foreign::{AdoptedCall, ForeignAsk};
+pub use self::decision::POSTPONED_MAX;
+pub use self::foreign::AdoptedCall;
 pub use self::gate::Gate;
 pub use self::journal::{CarriedCall, CarriedState, Journal, SchedulerEvent};
 pub use self::ledger::GateLedger;
-pub use self::lock::POSTPONED_MAX;
 pub use self::observe::ObservedNow;
-pub use self::peer::{FrozenCalls, PeerCall, PeerEvent, RunningPeerCall};
+pub use self::peer_calls::{FrozenCalls, PeerCall, PeerEvent, RunningPeerCall};
 pub use self::permit::Permit;
 pub use self::quotas::{QuotaAnswer, QuotaAsked, QuotaAt, QuotaRules, QuotaWork};
 pub use self::settings::{

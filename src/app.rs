@@ -6,6 +6,11 @@ mod build;
 mod callers;
 #[cfg_attr(not(feature = "leases"), path = "app/without_leases.rs")]
 mod coordination;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "its files are in /run, which is memory, and a hand-over is rare"
+)]
+mod handover;
 mod history;
 mod in_step;
 mod journal;
@@ -37,6 +42,7 @@ use tidegate_callers::CallerId;
 use tidegate_quota::{Engine, QuotaStore};
 use tidegate_runtime::metric::SetLevel;
 use tidegate_runtime::{Clock, Live, ProcessName, lock};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
@@ -46,24 +52,25 @@ use self::callers::Keeper;
 use self::coordination::Coordination;
 #[cfg(feature = "leases")]
 pub use self::coordination::options as lease_options;
+use self::handover::{ForeignSide, HandedOver, Handover, OldProcess, OldRequest};
+pub use self::handover::{HandoverPhase, StartProgram, TakingOver, UpgradeAnswer};
 use self::history::History;
 use self::journal::GateJournal;
 use self::lately::RecentCalls;
 use self::ledger::LedgerFile;
-use self::listeners::{AdminInlets, Listeners, RunningListener, bind_all};
+use self::listeners::{AdminInlets, AdminSockets, Listeners, RunningListener, bind_all};
 use self::metrics::Metrics;
 use self::now::TopCallers;
 use self::quotas::Quotas;
 pub use self::start_error::StartError;
-use crate::admin;
 use crate::admit::{self, Gate};
-use crate::call::{Bind, LimitMode};
+use crate::call::{Bind, LimitMode, Listener};
 use crate::callers::{BucketChange, Callers};
 use crate::classify::Classifier;
 use crate::config::Config;
 use crate::config::descriptors::Descriptors;
 use crate::listen::threads::Threads;
-use crate::listen::{Connections, InheritedSockets, descriptors};
+use crate::listen::{Bound, Connections, InheritedSockets, descriptors};
 use crate::pipeline::Pipeline;
 use crate::protocol::{Conversation, Stop, StreamDrain};
 #[cfg(feature = "otlp")]
@@ -89,13 +96,38 @@ pub struct Predecessor {
     pub ledger: Option<PathBuf>,
     /// Listening sockets of that process.
     pub sockets: InheritedSockets,
+    /// State that a process has handed over which lives.
+    handed: Option<HandedOver>,
+}
+
+impl Predecessor {
+    /// A process that is no more, or none.
+    #[must_use]
+    pub fn ended(ledger: PathBuf, sockets: InheritedSockets) -> Self {
+        Self {
+            ledger: Some(ledger),
+            sockets,
+            handed: None,
+        }
+    }
 }
 
 /// A running proxy.
 pub struct App {
     shared: Arc<AppState>,
     /// Stops the background tasks: timer, admin address.
+    beside: CancellationToken,
     _beside: tokio_util::sync::DropGuard,
+    /// Bound listeners, until they are served.
+    bound: Mutex<Option<BoundListeners>>,
+}
+
+/// Listeners that accept no connection yet.
+struct BoundListeners {
+    listeners: Vec<(Listener, Bound)>,
+    admin: AdminInlets,
+    /// Requests to the part that hands over.
+    requests: mpsc::UnboundedReceiver<OldRequest>,
 }
 
 struct AppState {
@@ -126,7 +158,12 @@ struct AppState {
     inherited: InheritedSockets,
     journal: Arc<GateJournal>,
     /// Claimed while the process runs, also while it drains.
-    _name: Option<ProcessName>,
+    name: Mutex<Option<ProcessName>>,
+    handover: Handover,
+    /// The calls of the process before, until they are served.
+    foreign: Mutex<Option<ForeignSide>>,
+    /// Starts the program that takes over.
+    successor: Mutex<Option<StartProgram>>,
     coordination: Arc<Coordination>,
     quotas: Quotas,
     connections: Arc<Connections>,
@@ -144,6 +181,7 @@ struct AppState {
     streams: StreamDrain,
     ready: AtomicBool,
     admin: Option<SocketAddr>,
+    admin_sockets: Mutex<AdminSockets>,
 }
 
 /// Threads beside the one that accepts end with it.
@@ -172,7 +210,9 @@ impl App {
         logs: Option<Logs>,
         before: Predecessor,
     ) -> Result<Self, StartError> {
-        Self::begin(config, logs, Engine::open, before)
+        let app = Self::prepare(config, logs, Engine::open, before)?;
+        app.open();
+        Ok(app)
     }
 
     /// Starts with a store for its quotas that was opened elsewhere, such as one that sidecars of one process
@@ -185,10 +225,13 @@ impl App {
         logs: Option<Logs>,
         open: impl Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync + 'static,
     ) -> Result<Self, StartError> {
-        Self::begin(config, logs, open, Predecessor::default())
+        let app = Self::prepare(config, logs, open, Predecessor::default())?;
+        app.open();
+        Ok(app)
     }
 
-    fn begin(
+    /// Binds every address and builds everything, but accepts and admits nothing yet.
+    fn prepare(
         config: Config,
         logs: Option<Logs>,
         open: impl Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync + 'static,
@@ -196,33 +239,45 @@ impl App {
     ) -> Result<Self, StartError> {
         let inherited = &before.sockets;
         let bound = bind_all(config.listen.listeners.iter(), inherited)?;
-        let inlets = AdminInlets::bind(&config.admin, inherited)?;
+        let admin = AdminInlets::bind(&config.admin, inherited)?;
         for address in inherited.rest() {
             warn!(%address, "a socket of the service manager listens here, and no listener is configured for it");
         }
         let beside = CancellationToken::new();
-        let shared = Arc::new(AppState::build(
-            config,
-            logs,
-            inlets.address(),
-            Box::new(open),
-            &beside,
-            before,
-        )?);
+        let (handover, requests) = Handover::new();
+        let parts = (admin.address(), handover);
+        let state = AppState::build(config, logs, parts, Box::new(open), &beside, before)?;
+        let shared = Arc::new(state);
         shared.take_up_acts();
-        inlets.serve(|inlet| {
-            let settings = shared.config.get().admin.clone();
-            let (source, callers) = (Arc::clone(&shared), Arc::clone(&shared));
-            admin::serve(inlet, settings, source, callers, beside.clone())
-        });
-        shared.run_beside(&beside);
-        for (listener, socket) in bound {
-            shared.accept_on(listener, socket);
-        }
+        let bound = BoundListeners {
+            listeners: bound,
+            admin,
+            requests,
+        };
         Ok(Self {
             shared,
+            bound: Mutex::new(Some(bound)),
+            beside: beside.clone(),
             _beside: beside.drop_guard(),
         })
+    }
+
+    /// Accepts and admits from now on.
+    fn open(&self) {
+        let (shared, beside) = (&self.shared, &self.beside);
+        let Some(bound) = lock(&self.bound).take() else {
+            return;
+        };
+        shared.serve_admin(bound.admin, beside);
+        shared.run_beside(beside);
+        for (listener, socket) in bound.listeners {
+            shared.accept_on(listener, socket);
+        }
+        match OldProcess::listen(shared, bound.requests, beside.clone()) {
+            Ok(Some(old)) => drop(tokio::spawn(old.run())),
+            Ok(None) => {}
+            Err(error) => warn!(%error, "this sidecar cannot hand over to a new one"),
+        }
     }
 
     /// The names and addresses of the listeners, with their real ports.
@@ -371,7 +426,7 @@ impl App {
             std::mem::take(&mut listeners.accepting)
         };
         for listener in listeners {
-            listener.stop.cancel();
+            listener.stop.close();
         }
         shared.closing.set();
         shared.conversations.close();

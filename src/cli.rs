@@ -32,7 +32,7 @@ pub const VERSION: &str = concat!(
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the sidecar
-    Serve(ConfigFile),
+    Serve(ServeArguments),
     /// Read the config; print every mistake, or the limits in force. Exit 0 good, 1 bad
     Check(tools::check::CheckArguments),
     /// Write a first config: from zvmsdk.conf, from logs, or from a few questions
@@ -56,6 +56,8 @@ enum Command {
     Pause(tools::pause::PauseArguments),
     /// End a pause, at once or with limits that grow
     Resume(tools::pause::ResumeArguments),
+    /// Start the program anew, which takes over without a lost call. Exit 0 once it serves
+    Upgrade(tools::upgrade::UpgradeArguments),
     /// Lower a limit for a while
     Lower(tools::pause::LowerArguments),
     /// Let a lowered limit have its own value again
@@ -81,10 +83,13 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct ConfigFile {
+struct ServeArguments {
     /// The config file
     #[arg(long, short, env = "TIDEGATE_CONFIG", default_value = DEFAULT_PATH, value_name = "FILE")]
     config: PathBuf,
+    /// Take over from the sidecar that runs with this config, without a lost call. Without one, just start
+    #[arg(long)]
+    take_over: bool,
 }
 
 /// The definition of the command line, for what is made from it: manual pages, completions, reference.
@@ -110,7 +115,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ),
     (
         "Act on a running sidecar",
-        &["pause", "resume", "lower", "restore"],
+        &["pause", "resume", "lower", "restore", "upgrade"],
     ),
     ("Work on logs", &["advise", "plan", "audit"]),
     (
@@ -158,9 +163,13 @@ pub fn main() -> ExitCode {
     };
     let graphical = wants_colours(&std::io::stderr());
     match cli.command {
-        Command::Serve(file) => {
+        Command::Serve(arguments) => {
             let begun = begun.unwrap_or_else(tools::serve::begin_sidecar);
-            tools::serve::run(begun, &file.config, graphical)
+            let start = match arguments.take_over {
+                true => tools::serve::StartKind::TakesOver,
+                false => tools::serve::StartKind::Alone,
+            };
+            tools::serve::run(begun, &arguments.config, start, graphical)
         }
         Command::Check(arguments) => tools::check::run(&arguments, graphical),
         Command::Init(arguments) => tools::init::run(&arguments),
@@ -174,6 +183,7 @@ pub fn main() -> ExitCode {
         Command::Explain(arguments) => tools::explain::run(&arguments),
         Command::Pause(arguments) => tools::pause::pause(&arguments),
         Command::Resume(arguments) => tools::pause::resume(&arguments),
+        Command::Upgrade(arguments) => tools::upgrade::run(&arguments),
         Command::Lower(arguments) => tools::pause::lower(&arguments),
         Command::Restore(arguments) => tools::pause::restore(&arguments),
         Command::Audit(arguments) => run(LAB, "audit", &arguments),

@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::net::{SocketFlags, sockopt};
@@ -141,9 +141,13 @@ pub fn bind_file(
     mode: u32,
     inherited: &InheritedSockets,
 ) -> io::Result<(UnixListener, Option<SocketFile>)> {
-    if let Some(socket) = inherited.find(&Bind::Unix(Arc::clone(path))) {
-        inherited::adopt(&socket)?;
-        return Ok((socket.into(), None));
+    if let Some(found) = inherited.find(&Bind::Unix(Arc::clone(path))) {
+        inherited::adopt(&found.socket)?;
+        let file = match found.owns_file {
+            true => Some(SocketFile::handed_over(path)?),
+            false => None,
+        };
+        return Ok((found.socket.into(), file));
     }
     let (socket, file) = unix::bind(path, mode)?;
     Ok((socket.into(), Some(file)))
@@ -154,9 +158,9 @@ pub fn bind_file(
 /// # Errors
 /// The error of the system: in use, no permission, no such address.
 pub fn bind_tcp(address: SocketAddr, inherited: &InheritedSockets) -> io::Result<TcpListener> {
-    if let Some(socket) = inherited.find(&Bind::Tcp(address)) {
-        inherited::adopt(&socket)?;
-        return Ok(socket.into());
+    if let Some(found) = inherited.find(&Bind::Tcp(address)) {
+        inherited::adopt(&found.socket)?;
+        return Ok(found.socket.into());
     }
     let socket = bound(address)?;
     socket.listen(BACKLOG)?;
@@ -261,6 +265,36 @@ impl Drop for Connection {
     }
 }
 
+/// Stops a loop that accepts.
+#[derive(Clone, Debug, Default)]
+pub struct AcceptStop {
+    token: CancellationToken,
+    leaves: Arc<AtomicBool>,
+}
+
+impl From<CancellationToken> for AcceptStop {
+    /// Closes with this token.
+    fn from(token: CancellationToken) -> Self {
+        Self {
+            token,
+            leaves: Arc::default(),
+        }
+    }
+}
+
+impl AcceptStop {
+    /// The loop takes the clients that are connected, and closes its socket.
+    pub fn close(&self) {
+        self.token.cancel();
+    }
+
+    /// The loop leaves its socket, and the clients that wait there, to another process.
+    pub fn leave(&self) {
+        self.leaves.store(true, Ordering::Release);
+        self.token.cancel();
+    }
+}
+
 /// Accepts until it is stopped, within the cap, and passes each connection to `handle`. Before each accept it waits for `gate`, which
 /// holds the loop while the queue is full. At the end it takes what the kernel has accepted by
 /// then, because those clients are already connected.
@@ -275,7 +309,7 @@ impl Drop for Connection {
 pub async fn accept<G: Future<Output = ()>>(
     listener: Bound,
     connections: Arc<Connections>,
-    stop: CancellationToken,
+    stop: AcceptStop,
     gate: impl Fn() -> G,
     failed: impl Fn(&io::Error),
     handle: impl Fn(TcpStream, Peer, Connection),
@@ -318,8 +352,19 @@ pub async fn accept<G: Future<Output = ()>>(
         }
     };
     tokio::select! {
-        () = stop.cancelled() => {}
+        () = stop.token.cancelled() => {}
         () = accepting => {}
+    }
+    if stop.leaves.load(Ordering::Acquire) {
+        // Another process accepts there, so no client is turned away.
+        if let Some(file) = file {
+            file.leave();
+        }
+        if let Some((stream, peer)) = in_hand {
+            let connection = connections.room().await;
+            handle(stream, peer, connection);
+        }
+        return Ok(());
     }
     // Later clients are refused at once. Removing the file touches a disk, so it happens off the
     // loop.
@@ -460,7 +505,7 @@ mod tests {
             address: Bind::Tcp(address),
             file: None,
         };
-        let stop = CancellationToken::new();
+        let stop = AcceptStop::default();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let accepting = {
             let (seen, stop) = (Arc::clone(&seen), stop.clone());
@@ -472,7 +517,7 @@ mod tests {
                 |error| panic!("{error}"),
                 move |_, peer, _| {
                     seen.lock().expect("not poisoned").push(peer);
-                    stop.cancel();
+                    stop.close();
                 },
             )
         };

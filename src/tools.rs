@@ -25,7 +25,13 @@ pub mod service_manager;
     reason = "for commands that serve no calls"
 )]
 pub mod service_user;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "called at a start, and on threads that wait"
+)]
+pub mod successor;
 pub mod table;
+pub(crate) mod upgrade;
 
 use crate::telemetry::journal::{Priority, with_priority};
 

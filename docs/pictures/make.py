@@ -348,6 +348,41 @@ def tunnels():
     return p
 
 
+def hand_over():
+    p = Picture("How an old process hands over to a new one: sockets and the right to admit calls go, connections stay", 330)
+    for x, name in ((170, "old process"), (530, "new process")):
+        p.named(x - 70, 14, 140, 30, name)
+        p.line(x, 44, x, 312, LINE, dashed=True)
+    steps = [
+        (64, 1, "I have read my config", SOFT),
+        (108, -1, "sockets, calls that run and wait, state", BLUE),
+        (152, 1, "I accept and admit", SOFT),
+        (196, -1, "a call waits", BLUE),
+        (226, 1, "its turn has come", GREEN),
+        (256, -1, "sent, replied, done", BLUE),
+    ]
+    for y, direction, words, colour in steps:
+        # 1 is from the new process to the old one.
+        x1, x2 = (524, 176) if direction > 0 else (176, 524)
+        p.line(x1, y + 8, x2, y + 8, colour, arrow=True)
+        p.text(350, y + 2, words, INK, 12, "middle")
+    notes = [
+        (20, 100, "admits nothing more,"),
+        (20, 116, "frees the ledger"),
+        (20, 168, "accepts nothing more,"),
+        (20, 184, "keeps its connections"),
+        (20, 290, "ends with its last call"),
+        (546, 132, "claims the ledger,"),
+        (546, 148, "counts all of it"),
+        (546, 206, "one order, one set of"),
+        (546, 222, "limits for the calls of"),
+        (546, 238, "both processes"),
+    ]
+    for x, y, words in notes:
+        p.text(x, y, words, SOFT, 12)
+    return p
+
+
 PICTURES = {
     "promises": promises,
     "waiting-beats-refusing": waiting_beats_refusing,
@@ -356,6 +391,7 @@ PICTURES = {
     "jitter-or-in-turn": jitter_or_in_turn,
     "fairness": fairness,
     "leases-and-quotas": leases_and_quotas,
+    "hand-over": hand_over,
     "zvm-places": places,
     "tcp-connections": tunnels,
 }

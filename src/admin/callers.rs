@@ -30,7 +30,7 @@ use tidegate_callers::{CallerId, Group, NewCaller, Patch, RateLimitId, UsageSpan
 pub(crate) use self::acts::because;
 pub use self::acts::{
     ActKind, ActState, ActsSource, BackendActing, BackendState, HOLD_SECONDS_MAX, LimitName,
-    OverrideAsked, OverrideState, PauseAsked, ResumeAsked, unix_milliseconds,
+    OverrideAsked, OverrideState, PauseAsked, ResumeAsked, UpgradeState, unix_milliseconds,
 };
 pub use self::asked::{DryRunRequest, Merge};
 pub use self::explained::{CallDelay, CallState, Explained, HeldBy};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use tidegate_handover::ForeignId;
 use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
 
-use super::foreign::ForeignAsk;
 use crate::call::claim::{self, Settling};
 use crate::call::{Claim, Destination, Role};
 
@@ -41,6 +41,15 @@ pub struct Ask {
     pub target: Option<Box<str>>,
     /// Set for a call of another process.
     pub foreign: Option<ForeignAsk>,
+}
+
+/// The part of a question that only calls of another process have.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeignAsk {
+    /// The number of the call.
+    pub id: ForeignId,
+    /// The last moment at which it can leave the queue.
+    pub deadline: Option<Timestamp>,
 }
 
 /// A claim, as the scheduler counts.

@@ -12,8 +12,9 @@ use tidegate_limits::scheduler::{
 use tidegate_limits::{Call, Caller, Fill, Timestamp, Tokens};
 
 use super::Gate;
+use super::decision::WaitingCall;
 use super::journal::SchedulerEvent;
-use super::lock::{GateState, WaitingCall};
+use super::lock::GateState;
 use crate::call::claim::Charged;
 use crate::call::steps::StepKind;
 use crate::call::{Identity, LimitMode, RateLimitStatus, Record};

@@ -11,9 +11,10 @@ use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Call, Class, Hold, Policy, Timestamp};
 use tidegate_runtime::Clock;
 
+use super::decision::{CallOwner, Lane};
 use super::journal::{CarriedCall, CarriedState, SchedulerEvent};
 use super::ledger::GateLedger;
-use super::lock::{CallOwner, GateState, Lane};
+use super::lock::GateState;
 use super::{Gate, GateSettings, policy};
 
 /// A ledger that no process would find yet.

@@ -5,7 +5,8 @@
 
 use tidegate_limits::{Ticket, Timestamp};
 
-use super::lock::{Decision, GateState, Lane, RefusalCause};
+use super::decision::{Decision, Lane, RefusalCause};
+use super::lock::GateState;
 use super::permit::GateCall;
 
 /// Whether a call has waited before.

@@ -11,20 +11,12 @@ use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Call, Class, Timestamp, Tokens};
 
 use super::Gate;
-use super::lock::{CallOwner, GateState, Lane};
+use super::decision::{CallOwner, Lane};
+use super::lock::GateState;
 use super::permit::{GateCall, Permit};
 use super::promotion::EffectiveClass;
 use super::user_work::Promotion;
 use crate::call::{Destination, Record};
-
-/// The part of a question that only calls of another process have.
-#[derive(Clone, Copy, Debug)]
-pub struct ForeignAsk {
-    /// The number of the call.
-    pub id: ForeignId,
-    /// The last moment at which it can leave the queue.
-    pub deadline: Option<Timestamp>,
-}
 
 /// A call that another process has admitted, and that runs.
 #[derive(Clone, Debug)]

@@ -12,12 +12,11 @@ use tidegate_runtime::Clock;
 
 use super::ask::{Ask, Claimed};
 use super::carry::NewLedger;
+use super::decision::{CallOwner, Lane, RefusalCause, WaitingCall, draining};
 use super::early::Attempt;
-use super::lock::{
-    CallOwner, Decision, GateLock, GateState, Lane, RefusalCause, WaitingCall, draining, tell,
-};
+use super::lock::{GateLock, GateState};
 use super::observe::CallEvent;
-use super::peer::RunStep;
+use super::peer_calls::RunStep;
 use super::permit::{GateCall, Permit};
 use super::policy;
 use super::promotion::{EffectiveClass, PromotedRecords, guest_of};
@@ -264,16 +263,9 @@ impl Gate {
             state.is_unlogged.set(true);
             let mut gone = Vec::new();
             for lane in &mut state.lanes {
-                while let Some((mut waiter, WaitReport { delays, .. })) = lane.evict(now) {
+                while let Some((waiter, WaitReport { delays, .. })) = lane.evict(now) {
                     gone.push(waiter.peer);
-                    let no = Decision::Refuse {
-                        refusal: RefusalCause::Draining,
-                        delays,
-                        at: now,
-                        postponed: std::mem::take(&mut waiter.postponed),
-                    };
-                    // A call that has just left needs no answer.
-                    let _ = tell(waiter, no, &mut None);
+                    waiter.refuse(RefusalCause::Draining, delays, now, &mut None);
                 }
             }
             for id in gone {

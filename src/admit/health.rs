@@ -3,8 +3,9 @@
 use tidegate_limits::Timestamp;
 use tidegate_limits::scheduler::{Supplier, Supply};
 
+use super::decision::Lane;
 use super::journal::SchedulerEvent;
-use super::lock::{GateState, Lane};
+use super::lock::GateState;
 use super::policy;
 use crate::call::Destination;
 

@@ -18,7 +18,7 @@ use tidegate_limits::{Call, Limit, Policy, Scheduler, Timestamp};
 use tidegate_mapping::MappedFile;
 use tidegate_runtime::Clock;
 
-use super::lock::CallOwner;
+use super::decision::CallOwner;
 
 /// Most calls at once that a ledger notes. Their departures are noted in any case.
 const CALLS_MAX: u32 = 1 << 16;
@@ -249,9 +249,7 @@ impl GateLedger {
         *noted = Some(call.bucket);
         let (held_since, foreign) = match owner {
             None => (None, None),
-            Some(CallOwner::Before(since)) => {
-                (NonZeroU64::new(self.clock.boot_time(*since)), None)
-            }
+            Some(CallOwner::Before(since)) => (NonZeroU64::new(self.clock.boot_time(*since)), None),
             Some(CallOwner::Peer(id)) => (None, NonZeroU64::new(id.0)),
         };
         let admission = Admission {

@@ -4,33 +4,32 @@
 //! call that waits finds its hold in a channel of its own.
 
 use std::cell::Cell;
-use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use foldhash::HashMap;
 use rand::Rng;
 use rand::rngs::StdRng;
-use tidegate_handover::ForeignId;
-use tidegate_limits::scheduler::{Delays, Jitter, QuotaSpent, WaitReport};
-use tidegate_limits::{Class, Hold, Scheduler, Step, Timestamp};
+use tidegate_limits::scheduler::WaitReport;
+use tidegate_limits::{Class, Scheduler, Step, Timestamp};
 use tidegate_runtime::Clock;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::acts::{ControlState, first};
 use super::ask::{Ask, Waits};
 use super::backends::BackendHealth;
+use super::decision::{CallOwner, Decision, Lane, RefusalCause, WaitingCall, draining};
 use super::journal::{Journal, SchedulerEvent};
 use super::ledger::GateLedger;
 use super::observe::{CallEvent, Observer};
-use super::peer::PeerCalls;
+use super::peer_calls::PeerCalls;
 use super::policy;
-use super::promotion::{EffectiveClass, Promotions};
+use super::promotion::Promotions;
 use super::settings::{ClassDeadline, ClassRule, GateSettings, WhenFull};
 use super::shadow::{CallEnd, ShadowDecision, ShadowId};
-use crate::call::{Destination, Reason, Record, Refusal, Would, claim};
+use crate::call::{Destination, Reason, Refusal, Would, claim};
 use crate::telemetry::log;
 
 /// While calls are under way, the timer wakes at least this often. Each call sets its own timers,
@@ -105,109 +104,6 @@ pub(super) struct GateState {
     pub(super) peer: Option<Box<PeerCalls>>,
     /// The last number that a call got for another process.
     pub(super) peer_ids: u64,
-}
-
-/// The owner of a running call that is not of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CallOwner {
-    /// A process before. The call may still be at the backend, and has been held since then.
-    Before(Timestamp),
-    /// A process that drains, which knows the call by this number.
-    Peer(ForeignId),
-}
-
-/// The most postponements of one call that its line for a replay shows. With the default times, a call
-/// that waits for two minutes has fewer.
-pub const POSTPONED_MAX: usize = 256;
-
-/// A call that waits for its turn.
-#[derive(Default)]
-pub(super) struct WaitingCall {
-    /// `None` for the call that asks at this moment, under the lock.
-    pub(super) tell: Option<oneshot::Sender<Box<Decision>>>,
-    /// A promoted call stays in the class of users for any client.
-    pub(super) class: EffectiveClass,
-    /// The id of its access line.
-    pub(super) id: u64,
-    /// The record of the call, and its caller.
-    pub(super) record: Weak<Record>,
-    /// When it was set aside, and for how long.
-    pub(super) postponed: Vec<(Timestamp, Duration)>,
-    /// The number of a call of another process, for which this one decides.
-    pub(super) foreign: Option<ForeignId>,
-    /// The number of a call for which another process decides.
-    pub(super) peer: Option<ForeignId>,
-}
-
-impl WaitingCall {
-    /// A call that asks at this moment; with its number if it is of another process.
-    pub(super) fn of(foreign: Option<ForeignId>) -> Self {
-        Self {
-            foreign,
-            ..Self::default()
-        }
-    }
-
-    /// Chooses how long it is set aside.
-    fn set_aside(
-        &mut self,
-        now: Timestamp,
-        jitter: Jitter,
-        random: u64,
-        keeps_steps: bool,
-    ) -> Duration {
-        let aside = jitter.draw(now, random);
-        if keeps_steps && self.postponed.len() < POSTPONED_MAX {
-            self.postponed.push((now, aside));
-        }
-        aside
-    }
-}
-
-/// The message to a waiting call.
-#[derive(Debug)]
-pub(super) enum Decision {
-    Admit {
-        hold: Hold,
-        waited: WaitReport,
-        spent: Vec<QuotaSpent>,
-        at: Timestamp,
-        class: EffectiveClass,
-        postponed: Vec<(Timestamp, Duration)>,
-    },
-    Refuse {
-        refusal: RefusalCause,
-        delays: Delays,
-        at: Timestamp,
-        postponed: Vec<(Timestamp, Duration)>,
-    },
-}
-
-/// Who refuses a call.
-#[derive(Debug)]
-pub(super) enum RefusalCause {
-    Scheduler(tidegate_limits::scheduler::Refusal),
-    /// The queue is drained.
-    Draining,
-    /// The process that decides.
-    Peer(Box<Refusal>),
-}
-
-/// The scheduler in which a call waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Lane {
-    Limited = 0,
-    Unlimited = 1,
-}
-
-impl Lane {
-    /// The lane of a call that meets limits, or none.
-    pub(super) const fn of(limited: bool) -> Self {
-        match limited {
-            true => Self::Limited,
-            false => Self::Unlimited,
-        }
-    }
 }
 
 impl GateLock {
@@ -591,7 +487,7 @@ impl GateState {
                 };
                 match lane.next_with(now, aside) {
                     Step::Run {
-                        mut payload,
+                        payload,
                         hold,
                         waited,
                         spent,
@@ -606,15 +502,7 @@ impl GateState {
                                 ledger.follow(lane, owners, now);
                             }
                         }
-                        let go = Decision::Admit {
-                            hold,
-                            waited,
-                            spent,
-                            at: now,
-                            class: payload.class,
-                            postponed: mem::take(&mut payload.postponed),
-                        };
-                        if let Some(hold) = tell(payload, go, &mut answer) {
+                        if let Some(hold) = payload.admit(hold, waited, spent, now, &mut answer) {
                             // Its client left at this moment.
                             if is_limited {
                                 owners.remove(&hold.place());
@@ -623,19 +511,13 @@ impl GateState {
                         }
                     }
                     Step::Expired {
-                        mut payload,
+                        payload,
                         refusal,
                         waited: WaitReport { delays, .. },
                     } => {
                         is_silent &= !is_limited;
-                        let no = Decision::Refuse {
-                            refusal: RefusalCause::Scheduler(refusal),
-                            delays,
-                            at: now,
-                            postponed: mem::take(&mut payload.postponed),
-                        };
-                        // Likewise: no call is left to inform.
-                        tell(payload, no, &mut answer);
+                        let cause = RefusalCause::Scheduler(refusal);
+                        payload.refuse(cause, delays, now, &mut answer);
                     }
                     Step::SleepUntil(at) => {
                         wake = Some(wake.map_or(at, |wake| wake.min(at)));
@@ -693,28 +575,5 @@ impl GateState {
         if let Some(journal) = &self.journal {
             journal.note(now, event);
         }
-    }
-}
-
-/// Informs a call in the way it waits. Gives its hold back if the call has left.
-pub(super) fn tell(
-    waiter: WaitingCall,
-    turn: Decision,
-    answer: &mut Option<Decision>,
-) -> Option<Hold> {
-    let Some(tell) = waiter.tell else {
-        *answer = Some(turn);
-        return None;
-    };
-    match tell.send(Box::new(turn)).map_err(|turn| *turn) {
-        Err(Decision::Admit { hold, .. }) => Some(hold),
-        Err(Decision::Refuse { .. }) | Ok(()) => None,
-    }
-}
-
-pub(super) fn draining() -> Refusal {
-    Refusal {
-        retry_after: Some(Duration::from_secs(1)),
-        ..Refusal::new(Reason::Draining, "the proxy is going down")
     }
 }

@@ -12,8 +12,9 @@ use super::acts::{
     AutomaticChange, AutomaticChangeKind, BackendControl, BackendControlNow, NotOverridden,
     OVERRIDES_MAX, Override, Pause, PauseFor, Ramp,
 };
+use super::decision::{Lane, WaitingCall};
 use super::journal::SchedulerEvent;
-use super::lock::{GateState, Lane, WaitingCall};
+use super::lock::GateState;
 use super::policy;
 use crate::call::steps::StepKind;
 use crate::call::{Destination, Record};

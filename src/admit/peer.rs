@@ -7,135 +7,23 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldhash::HashMap;
 use tidegate_handover::{ForeignId, RequeueCause, RunStage};
 use tidegate_ledger::{CallAtBackend, Carryover};
 use tidegate_limits::policy::WindowStamp;
-use tidegate_limits::scheduler::Outcome;
-use tidegate_limits::{Call, Scheduler, Step, Ticket, Timestamp, Tokens};
+use tidegate_limits::{Scheduler, Step, Ticket, Timestamp};
 
-use super::carry::{CarriedCalls, CarriedCounts};
-use super::lock::{BEAT, Decision, GateState, Lane, RefusalCause, WaitingCall, tell};
 use super::Gate;
-use crate::call::{Destination, Fault, Refusal, Role};
+use super::carry::{CarriedCalls, CarriedCounts};
+use super::decision::{Decision, Lane, RefusalCause, WaitingCall};
+use super::lock::{BEAT, GateState};
+use super::peer_calls::{
+    CallPlace, FrozenCalls, PeerCall, PeerCalls, PeerEvent, RunStep, RunningPeerCall, next_id,
+};
+use crate::call::{Fault, Refusal, Role};
 
 /// How long after its deadline a call ends here if the other process has not said so. That process knows the limit that
 /// held it.
 const GRACE: Duration = Duration::from_millis(100);
-
-/// A call of this process, for the process that decides.
-#[derive(Clone, Debug)]
-pub struct PeerCall {
-    /// The number of the call.
-    pub id: ForeignId,
-    /// The call as the scheduler has it.
-    pub call: Call,
-    /// The name of its class.
-    pub class: Arc<str>,
-    /// Whether it meets the limits.
-    pub limited: bool,
-    /// How often later calls were admitted before it.
-    pub passed_over: u32,
-    /// The role for promotion.
-    pub role: Role,
-    /// The guest that it is about.
-    pub target: Option<Box<str>>,
-}
-
-/// A running call of this process, for the process that decides.
-#[derive(Clone, Debug)]
-pub struct RunningPeerCall {
-    /// The call.
-    pub call: PeerCall,
-    /// How far it has come.
-    pub stage: RunStage,
-    /// When it was admitted.
-    pub since: Timestamp,
-}
-
-/// The calls of a gate that admits no call any more.
-#[derive(Clone, Debug, Default)]
-pub struct FrozenCalls {
-    /// The calls that run.
-    pub running: Vec<RunningPeerCall>,
-    /// The calls that wait, in the order of their arrival.
-    pub waiting: Vec<PeerCall>,
-}
-
-/// An event of a call for which another process decides.
-#[derive(Clone, Debug)]
-pub enum PeerEvent {
-    /// A call waits.
-    Arrived(Box<PeerCall>),
-    /// The deadline or the class of a waiting call has changed.
-    Changed {
-        /// The call.
-        id: ForeignId,
-        /// The last moment at which it can leave the queue.
-        deadline: Option<Timestamp>,
-        /// The name of its class.
-        class: Arc<str>,
-    },
-    /// A call is over, and no byte of it was sent.
-    Left(ForeignId),
-    /// The last byte of a call has left for the backend.
-    Sent(ForeignId),
-    /// The first byte of the reply has arrived.
-    Replied(ForeignId),
-    /// A call that was sent is over.
-    Ended {
-        /// The call.
-        id: ForeignId,
-        /// How.
-        outcome: Outcome,
-        /// The cost that was measured, if the call is settled.
-        measured: Option<Tokens>,
-    },
-    /// An admitted call could not be sent, and waits again.
-    Requeued {
-        /// The call.
-        id: ForeignId,
-        /// Why.
-        cause: RequeueCause,
-    },
-}
-
-/// A call in the own scheduler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum CallPlace {
-    Waits(Lane, Ticket),
-    Runs(Lane, u32),
-}
-
-/// The step of a running call.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum RunStep {
-    Sent,
-    Replied,
-    Ended(Outcome, Option<Tokens>),
-    GivenBack,
-}
-
-/// The calls for which another process decides.
-#[derive(Debug, Default)]
-pub(super) struct PeerCalls {
-    ids: HashMap<CallPlace, ForeignId>,
-    places: HashMap<ForeignId, CallPlace>,
-    events: Vec<PeerEvent>,
-}
-
-impl PeerCalls {
-    fn add(&mut self, place: CallPlace, id: ForeignId) {
-        self.ids.insert(place, id);
-        self.places.insert(id, place);
-    }
-
-    fn remove(&mut self, place: CallPlace) -> Option<ForeignId> {
-        let id = self.ids.remove(&place)?;
-        self.places.remove(&id);
-        Some(id)
-    }
-}
 
 impl Gate {
     /// Admits no call from now on, and writes the ledger no more: another process is about to decide. Returns the calls,
@@ -157,7 +45,9 @@ impl Gate {
         let is_own_of_peer =
             |call: &CallAtBackend| call.foreign.is_none() && call.held_since.is_none();
         self.lock.change(|state, now| {
-            state.calls().forget_departures();
+            // Of later ones the other process may not have read.
+            let frozen = state.peer.as_ref().map_or(now, |peer| peer.frozen);
+            state.calls().forget_departures_before(frozen);
             let carried = state.carry(before, self.lock.clock, now, is_own_of_peer);
             state.decides_again();
             carried
@@ -179,17 +69,10 @@ impl Gate {
             peer.remove(place);
             let scheduler = &mut state.lanes[lane as usize];
             let waited = scheduler.waited(now, ticket).unwrap_or_default();
-            let Some(mut waiter) = scheduler.cancel(now, ticket) else {
-                return;
-            };
-            let no = Decision::Refuse {
-                refusal: RefusalCause::Peer(Box::new(refusal)),
-                delays: waited.delays,
-                at: now,
-                postponed: mem::take(&mut waiter.postponed),
-            };
-            // A call that has just left needs no answer.
-            let _ = tell(waiter, no, &mut None);
+            if let Some(waiter) = scheduler.cancel(now, ticket) {
+                let cause = RefusalCause::Peer(Box::new(refusal));
+                waiter.refuse(cause, waited.delays, now, &mut None);
+            }
         });
     }
 
@@ -212,7 +95,7 @@ impl GateState {
         // Its file stays as it is, for the other process.
         drop(self.ledger.take());
         self.calls().drop_events();
-        let mut peer = Box::<PeerCalls>::default();
+        let mut peer = Box::new(PeerCalls::new(now));
         let mut frozen = FrozenCalls::default();
         for lane in [Lane::Limited, Lane::Unlimited] {
             let scheduler = &mut self.lanes[lane as usize];
@@ -247,7 +130,10 @@ impl GateState {
                 }
                 let passed_over = scheduler.times_postponed(ticket).unwrap_or_default();
                 let call = PeerCall::new(id, call, class, lane);
-                frozen.waiting.push(PeerCall { passed_over, ..call });
+                frozen.waiting.push(PeerCall {
+                    passed_over,
+                    ..call
+                });
             }
             scheduler.move_deadlines(|_, deadline| deadline + GRACE);
         }
@@ -272,20 +158,12 @@ impl GateState {
             return;
         };
         let scheduler = &mut self.lanes[lane as usize];
-        let Some((mut payload, hold, waited)) = scheduler.run_by_peer(now, ticket) else {
+        let Some((payload, hold, waited)) = scheduler.run_by_peer(now, ticket) else {
             return;
         };
         peer.remove(place);
         peer.add(CallPlace::Runs(lane, hold.place()), id);
-        let run = Decision::Admit {
-            hold,
-            waited,
-            spent: Vec::new(),
-            at: now,
-            class: payload.class,
-            postponed: mem::take(&mut payload.postponed),
-        };
-        if let Some(hold) = tell(payload, run, &mut None) {
+        if let Some(hold) = payload.admit(hold, waited, Vec::new(), now, &mut None) {
             // Its client left at this moment.
             self.note_run(lane, hold.place(), RunStep::GivenBack);
             self.lanes[lane as usize].give_back(now, hold);
@@ -301,18 +179,13 @@ impl GateState {
             loop {
                 match self.lanes[lane as usize].next_expired(now) {
                     Step::Expired {
-                        mut payload,
+                        payload,
                         refusal,
                         waited,
                     } => {
                         self.note_gone(payload.peer);
-                        let no = Decision::Refuse {
-                            refusal: RefusalCause::Scheduler(refusal),
-                            delays: waited.delays,
-                            at: now,
-                            postponed: mem::take(&mut payload.postponed),
-                        };
-                        tell(payload, no, &mut answer);
+                        let cause = RefusalCause::Scheduler(refusal);
+                        payload.refuse(cause, waited.delays, now, &mut answer);
                     }
                     Step::SleepUntil(at) => {
                         wake = Some(wake.map_or(at, |wake: Timestamp| wake.min(at)));
@@ -445,32 +318,6 @@ impl GateState {
         let peer = self.peer.as_ref();
         peer.is_some_and(|peer| !peer.events.is_empty())
     }
-}
-
-impl PeerCall {
-    fn new(id: ForeignId, call: Call, class: Arc<str>, lane: Lane) -> Self {
-        Self {
-            id,
-            call,
-            class,
-            limited: lane == Lane::Limited,
-            passed_over: 0,
-            role: Role::Apart,
-            target: None,
-        }
-    }
-
-    /// The destination of the call.
-    #[must_use]
-    pub fn destination(&self) -> Destination {
-        let known = Destination::ALL.get(usize::from(self.call.backend.0));
-        known.copied().unwrap_or(Destination::Nowhere)
-    }
-}
-
-fn next_id(ids: &mut u64) -> ForeignId {
-    *ids += 1;
-    ForeignId(*ids)
 }
 
 fn stage_of(scheduler: &Scheduler<WaitingCall>, place: u32) -> RunStage {

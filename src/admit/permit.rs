@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidegate_limits::scheduler::Outcome;
 use tidegate_handover::ForeignId;
+use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Hold, Timestamp, Tokens};
 use tokio::time::Instant;
 
-use super::lock::{GateLock, Lane};
+use super::decision::Lane;
+use super::lock::GateLock;
 use super::observe::CallEvent;
-use super::peer::RunStep;
+use super::peer_calls::RunStep;
 use super::promotion::{EffectiveClass, WorkEnd};
 use super::shadow::{CallEnd, ShadowId};
 use super::user_work::Promotion;

@@ -17,8 +17,9 @@ use tidegate_limits::scheduler::{
 };
 
 use super::Gate;
+use super::decision::Lane;
 use super::journal::SchedulerEvent;
-use super::lock::{GateState, Lane};
+use super::lock::GateState;
 use super::shadow::QuotaAsks;
 
 /// A key of a quota at the gate. It is never given to another key.

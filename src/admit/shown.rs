@@ -9,7 +9,8 @@ use tidegate_limits::scheduler::{Delays, LimitNow, Prediction, QueueNow, WaitRep
 use tidegate_limits::{Scheduler, Timestamp};
 
 use super::Gate;
-use super::lock::{GateState, WaitingCall};
+use super::decision::WaitingCall;
+use super::lock::GateState;
 use super::metrics::GateNow;
 use super::observe::ObservedNow;
 use crate::call::Destination;

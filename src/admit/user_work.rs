@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tidegate_limits::{Class, Timestamp};
 
-use super::lock::{GateLock, GateState, Lane};
+use super::decision::Lane;
+use super::lock::{GateLock, GateState};
 use super::promotion::{EffectiveClass, PromotedRecords, WorkEnd};
 use super::settings::USER;
 use crate::call::Role;

@@ -9,10 +9,11 @@ use tidegate_limits::scheduler::Delays;
 use tidegate_limits::{Call, Class, Hold, Ticket, Timestamp};
 use tokio::sync::oneshot;
 
+use super::decision::{Decision, Lane, RefusalCause, draining};
 use super::early::Attempt;
-use super::lock::{BEAT, Decision, GateLock, GateState, Lane, RefusalCause, draining};
+use super::lock::{BEAT, GateLock, GateState};
 use super::observe::CallEvent;
-use super::peer::RunStep;
+use super::peer_calls::RunStep;
 use super::permit::{GateCall, Permit};
 use super::promotion::{EffectiveClass, Follower, guest_of};
 use super::settings::USER;

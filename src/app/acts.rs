@@ -10,20 +10,23 @@ use std::ffi::OsString;
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::scheduler::SupplyShare;
 use tidegate_runtime::{Clock, lock};
+use tokio::runtime::Handle;
 use tracing::{error, info, warn};
 
 use self::stored::{
-    SCHEMA, StoredAct, StoredActs, StoredOverride, StoredPause, at, stored, stored_overrides, words,
+    SCHEMA, StoredAct, StoredActs, StoredOverride, StoredPause, at, milliseconds, stored,
+    stored_overrides, words,
 };
 use super::AppState;
 use crate::admin::{
     ActKind, ActState, ActsSource, ApiRefusal, Author, BackendActing, BackendState, LimitName,
-    ObjectKind, OverrideAsked, OverrideState, PauseAsked, ResumeAsked, because, unix_milliseconds,
+    ObjectKind, OverrideAsked, OverrideState, PauseAsked, ResumeAsked, UpgradeState, because,
+    unix_milliseconds,
 };
 use crate::admit::{
     AutomaticChange, AutomaticChangeKind, BackendControl, BackendControlNow, Gate, NotOverridden,
@@ -77,6 +80,32 @@ impl ActLog {
                 is_unsaved: false,
             }),
         })
+    }
+
+    /// Takes what another process has handed over.
+    pub(super) fn take(&self, stored: StoredActs) {
+        let mut known = lock(&self.known);
+        *known = KnownActs {
+            stored,
+            is_unsaved: true,
+        };
+    }
+
+    /// Gives the file to another process. Returns what is known.
+    pub(super) fn release(&self) -> StoredActs {
+        *lock(&self.file) = None;
+        lock(&self.known).stored.clone()
+    }
+
+    /// Has the file again.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub(super) fn retake(&self, state_file: Option<&Path>) -> Result<(), StateError> {
+        let again = Self::open(state_file)?;
+        *lock(&self.file) = lock(&again.file).take();
+        lock(&self.known).is_unsaved = true;
+        Ok(())
     }
 
     /// The acts of an earlier process that have not ended at `wall`.
@@ -415,6 +444,19 @@ impl ActsSource for AppState {
             why: why.to_string(),
             survives_restart: true,
         }))
+    }
+
+    fn upgrade(&self, author: &Author) -> Result<UpgradeState, ApiRefusal> {
+        info!(%author, "asked to start the program anew");
+        let asked = Instant::now();
+        // On a thread that waits.
+        let upgraded = Handle::current().block_on(self.handover.upgrade());
+        let pid = upgraded.map_err(|reason| ApiRefusal::Conflict {
+            field: "body".to_owned(),
+            reason,
+        })?;
+        let milliseconds = milliseconds(asked.elapsed());
+        Ok(UpgradeState { pid, milliseconds })
     }
 
     fn end_override(&self, author: &Author, limit: &LimitName) -> Result<(), ApiRefusal> {

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tidegate_runtime::metric::TimeLimits;
 use tidegate_runtime::{Clock, Live, ProcessName};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -15,9 +17,10 @@ use super::Predecessor;
 use super::acts::ActLog;
 use super::callers::Keeper;
 use super::coordination::Coordination;
+use super::handover::{ForeignCalls, ForeignSide, HandedOver, HandedState, Handover};
 use super::history::History;
 use super::journal::GateJournal;
-use super::ledger::{self, LedgerFile};
+use super::ledger::{self, HandedCalls, LedgerFile};
 use super::metrics::Metrics;
 use super::quotas::{self, Quotas};
 use super::teller::Teller;
@@ -48,31 +51,26 @@ impl AppState {
     pub(super) fn build(
         config: Config,
         logs: Option<Logs>,
-        admin: Option<SocketAddr>,
+        (admin, handover): (Option<SocketAddr>, Handover),
         open: quotas::StoreOpener,
         beside: &CancellationToken,
         before: Predecessor,
     ) -> Result<Self, StartError> {
         let access = access_log(&config, logs.as_ref())?;
         let clock = Clock::with_past(PAST);
-        let (keeper, saved) = Keeper::open(config.callers.state_file.as_deref())?;
-        let acts = ActLog::open(config.callers.state_file.as_deref())?;
+        let handed = before.handed.as_ref().map(|it| &it.state);
+        let (keeper, acts, callers) = restored(&config, handed)?;
         let ChangeResult {
             value: callers,
             buckets,
-        } = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;
+        } = callers;
         let metrics = metrics_of(&config);
         let (of, to) = (Arc::clone(&metrics), Arc::clone(&access));
         let journal = Arc::new(GateJournal::new(to, clock, of));
         let gate = gate_of(&config, &callers, &journal, clock);
         follow(&gate, &callers, buckets);
-        let ledger = ledger::open(
-            before.ledger.as_deref(),
-            &gate,
-            &config.admit,
-            clock,
-            beside,
-        )?;
+        let (path, handed) = (before.ledger.as_deref(), before.handed);
+        let (ledger, foreign) = opened_ledger(path, &config, &gate, clock, beside, handed)?;
         warn_of_observed(&config);
         metrics.config_taken(SystemTime::now());
         let name = own_places(&config).and_then(|places| ProcessName::claim(&places));
@@ -97,8 +95,11 @@ impl AppState {
             ledger,
             inherited: before.sockets,
             journal,
-            _name: name,
+            handover,
+            foreign: Mutex::new(foreign),
+            successor: Mutex::default(),
             coordination: Arc::new(coordination),
+            name: Mutex::new(name),
             quotas,
             changes: Mutex::default(),
             keeper: Mutex::new(keeper),
@@ -121,9 +122,48 @@ impl AppState {
             streams,
             ready: AtomicBool::new(true),
             admin,
+            admin_sockets: Mutex::default(),
             config: Live::new(config),
         })
     }
+}
+
+/// The state of a process before: what it has handed over, or else the state file.
+fn restored(
+    config: &Config,
+    handed: Option<&HandedState>,
+) -> Result<(Keeper, ActLog, ChangeResult<Callers>), StartError> {
+    let path = config.callers.state_file.as_deref();
+    let (keeper, saved) = Keeper::open(path)?;
+    let saved = handed.and_then(HandedState::callers).or(saved);
+    let acts = ActLog::open(path)?;
+    if let Some(handed) = handed.and_then(HandedState::acts) {
+        acts.take(handed);
+    }
+    let callers = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;
+    Ok((keeper, acts, callers))
+}
+
+/// The ledger, in which the calls of a process before count, and those of them that a process has handed over.
+fn opened_ledger(
+    path: Option<&Path>,
+    config: &Config,
+    gate: &Gate,
+    clock: Clock,
+    beside: &CancellationToken,
+    handed: Option<HandedOver>,
+) -> Result<(Option<LedgerFile>, Option<ForeignSide>), StartError> {
+    let (decided, decisions) = mpsc::unbounded_channel();
+    let mut foreign = ForeignCalls::new(gate.clone(), clock, decided);
+    let has_before = handed.is_some();
+    let handed = handed.map(|it| HandedCalls {
+        lock: it.lock,
+        adopt: it.running.map(|running| -> Box<dyn FnOnce() + '_> {
+            Box::new(|| running.into_iter().for_each(|call| foreign.adopt(call)))
+        }),
+    });
+    let ledger = ledger::open(path, gate, &config.admit, clock, beside, handed)?;
+    Ok((ledger, has_before.then_some((foreign, decisions))))
 }
 
 fn coordination_of(

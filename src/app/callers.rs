@@ -83,7 +83,7 @@ impl AppState {
         }
     }
 
-    fn saved(&self) -> callers::SavedCallers {
+    pub(super) fn saved(&self) -> callers::SavedCallers {
         let seconds = |at| seconds_since_1970(self.clock.wall(at));
         self.callers.saved(seconds)
     }

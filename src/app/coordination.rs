@@ -208,6 +208,16 @@ impl Coordination {
         }
     }
 
+    /// Keeps no lease any more, and releases none: another process goes on with them by the same name.
+    pub(super) fn suspend(&self) {
+        drop(lock(&self.running).take());
+    }
+
+    /// Asks for leases by this name again, once there are settings.
+    pub(super) fn resume(&self, name: Option<&str>) {
+        *lock(&self.name) = name.map(ToOwned::to_owned);
+    }
+
     /// Releases the leases: no call leaves any more.
     pub(super) async fn close(&self) {
         let running = lock(&self.running).take();

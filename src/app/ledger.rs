@@ -3,30 +3,30 @@
 //! Two files: one is locked for as long as the process lives, and has its pid; the other is the ledger. A new ledger
 //! gets a file of its own, which takes the name when it is whole, because a mapped file must not be written otherwise.
 
+mod locks;
+
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
 use tidegate_ledger::{Boot, Carryover, PastRows, RowLedger, Void, read, read_rows};
 use tidegate_limits::{Policy, Timestamp};
 use tidegate_mapping::MappedFile;
 use tidegate_quota::memory::{KeptRecords, Memory};
-use tidegate_runtime::Clock;
+use tidegate_runtime::{Clock, lock};
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub(super) use self::locks::{ClaimError, DrainingLock, LedgerLock};
 use super::{AppState, StartError};
 use crate::admit::{
     CarriedCalls, CarriedCounts, Gate, GateLedger, GateSettings, LedgerLost, NewLedger,
 };
-
-/// More than a pid needs.   bytes
-const PID_BYTES_MAX: u64 = 32;
 
 /// Largest ledger.   bytes
 const BYTES_MAX: u64 = 1 << 26;
@@ -37,9 +37,9 @@ pub(super) struct LedgerFile {
     path: PathBuf,
     boot: Boot,
     clock: Clock,
-    carried: Arc<CarriedNow>,
-    /// Locked until it is dropped.
-    _lock: File,
+    carried: Mutex<Arc<CarriedNow>>,
+    /// The right to admit calls; `None` after a hand-over.
+    lock: Mutex<Option<LedgerLock>>,
 }
 
 /// State of the process before that this one counts.
@@ -87,51 +87,108 @@ pub(super) enum PastLedger {
 }
 
 impl LedgerFile {
-    /// Claims the place.
+    /// Claims the place. With a lock, this process has claimed it already.
     ///
     /// # Errors
     /// If another process has it, or it cannot be written.
-    pub(super) fn claim(path: &Path, clock: Clock) -> Result<Self, StartError> {
+    pub(super) fn claim(
+        path: &Path,
+        lock: Option<LedgerLock>,
+        clock: Clock,
+    ) -> Result<Self, StartError> {
         let wrong = |cause| StartError::Ledger {
             path: path.to_owned(),
             cause,
         };
-        if let Some(folder) = path.parent() {
-            // It usually exists. If it cannot be created, the next step fails.
-            let _ = fs::create_dir(folder);
-        }
-        let mut lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path.with_extension("lock"))
-            .map_err(wrong)?;
-        if let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            let mut pid = String::new();
-            let _ = (&lock).take(PID_BYTES_MAX).read_to_string(&mut pid);
-            return Err(match error {
-                rustix::io::Errno::WOULDBLOCK => {
-                    let (path, pid) = (path.to_owned(), pid.trim().to_owned());
-                    StartError::LedgerTaken { path, pid }
-                }
-                error => wrong(error.into()),
-            });
-        }
-        let write_pid = |lock: &mut File| {
-            lock.set_len(0)?;
-            lock.rewind()?;
-            writeln!(lock, "{}", std::process::id())
+        let lock = match lock {
+            Some(lock) => lock,
+            None => claim_lock(path)?,
         };
-        write_pid(&mut lock).map_err(wrong)?;
         Ok(Self {
             path: path.to_owned(),
             boot: boot().map_err(wrong)?,
             clock,
-            carried: Arc::default(),
-            _lock: lock,
+            carried: Mutex::default(),
+            lock: Mutex::new(Some(lock)),
         })
+    }
+
+    /// The place.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The term in which this process admits calls; `None` if it has given up the right.
+    pub(super) fn term(&self) -> Option<u64> {
+        lock(&self.lock).as_ref().map(LedgerLock::term)
+    }
+
+    /// The process that has the right to admit calls, or had it last.
+    pub(super) fn serving_pid(&self) -> Option<u32> {
+        LedgerLock::pid(&self.path)
+    }
+
+    /// Gives up the right to admit calls.
+    pub(super) fn release(&self) {
+        drop(lock(&self.lock).take());
+    }
+
+    /// Has the right to admit calls again.
+    pub(super) fn reclaimed(&self, claimed: LedgerLock) {
+        *lock(&self.lock) = Some(claimed);
+    }
+
+    /// Decides again after a hand-over that did not succeed: with what the other process left, if it has admitted calls.
+    pub(super) fn decide_again(
+        &self,
+        gate: &Gate,
+        settings: &GateSettings,
+        has_admitted: bool,
+        beside: &CancellationToken,
+    ) {
+        match (has_admitted, self.before()) {
+            (true, PastLedger::Known(before)) => {
+                let (_, calls) = gate.take_back(&before);
+                self.hold(calls, gate, settings, beside, After::DrainingEnds);
+            }
+            (true, _) => {
+                warn!("what the other process has admitted is not known");
+                gate.thaw();
+                gate.carry_full_windows();
+            }
+            (false, _) => gate.thaw(),
+        }
+        let kept = self.create(&gate.policy());
+        if let Err(error) = kept.and_then(|new| gate.keep_ledger(new)) {
+            warn!(%error, "a restart forgets what counts in the limits");
+            self.remove();
+        }
+    }
+
+    /// Holds the slots of calls of processes before, as long as needed.
+    fn hold(
+        &self,
+        calls: CarriedCalls,
+        gate: &Gate,
+        settings: &GateSettings,
+        beside: &CancellationToken,
+        after: After,
+    ) {
+        if calls.is_empty() {
+            return;
+        }
+        let carried = Arc::clone(&lock(&self.carried));
+        carried.holding.store(calls.len(), Ordering::Relaxed);
+        let holds = hold(
+            gate.clone(),
+            calls,
+            settings.after_crash,
+            self.clock,
+            carried,
+            after.path(&self.path),
+        );
+        // A process that stops before leaves them to the next one.
+        tokio::spawn(beside.clone().run_until_cancelled_owned(holds));
     }
 
     /// Reads what the process before left.
@@ -259,22 +316,59 @@ fn boot() -> io::Result<Boot> {
     Ok(Boot([(id >> 64) as u64, id as u64]))
 }
 
+/// Claims the right to admit calls with this ledger.
+///
+/// # Errors
+/// If another process has it, or it cannot be written.
+fn claim_lock(path: &Path) -> Result<LedgerLock, StartError> {
+    if let Some(folder) = path.parent() {
+        // It usually exists. If it cannot be created, the next step fails.
+        let _ = fs::create_dir(folder);
+    }
+    let path = path.to_owned();
+    match LedgerLock::claim(&path) {
+        Ok((lock, _)) => Ok(lock),
+        Err(ClaimError::Taken(pid)) => Err(StartError::LedgerTaken { path, pid }),
+        Err(ClaimError::Io(cause)) => Err(StartError::Ledger { path, cause }),
+    }
+}
+
+/// The moment from which calls of processes before are held for `after_crash`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// Now.
+    Now,
+    /// No process drains.
+    DrainingEnds,
+}
+
+impl After {
+    /// The ledger whose process may drain, if that must be waited for.
+    fn path(self, ledger: &Path) -> Option<PathBuf> {
+        let waits = self == Self::DrainingEnds && !DrainingLock::is_free(ledger);
+        waits.then(|| ledger.to_owned())
+    }
+}
+
 /// Takes over what the process before left, and notes from now on what the next one must know. `None` if there is no
 /// place for a ledger.
 ///
 /// # Errors
-/// If another process has it.
+/// If another process has it. If the process before hands over, also if it cannot be kept.
 pub(super) fn open(
     path: Option<&Path>,
     gate: &Gate,
     settings: &GateSettings,
     clock: Clock,
     beside: &CancellationToken,
+    handed: Option<HandedCalls<'_>>,
 ) -> Result<Option<LedgerFile>, StartError> {
     let Some(path) = path else {
         return Ok(None);
     };
-    let mut file = match LedgerFile::claim(path, clock) {
+    let (lock, adopt) = handed.map(|it| (it.lock, it.adopt)).unzip();
+    let is_handed = adopt.as_ref().is_some_and(Option::is_some);
+    let file = match LedgerFile::claim(path, lock, clock) {
         Ok(file) => file,
         Err(error @ StartError::LedgerTaken { .. }) => return Err(error),
         Err(error) => {
@@ -283,42 +377,61 @@ pub(super) fn open(
             return Ok(None);
         }
     };
-    let calls = take_over(gate, file.before(), settings.ledger_lost);
+    let calls = take_over(gate, file.before(), settings.ledger_lost, is_handed);
+    if let Some(adopt) = adopt.flatten() {
+        adopt();
+    }
     let kept = file.create(&gate.policy());
-    if let Err(error) = kept.and_then(|new| gate.keep_ledger(new)) {
-        warn!(%error, path = %path.display(), "a restart forgets what counts in the limits");
+    if let Err(cause) = kept.and_then(|new| gate.keep_ledger(new)) {
+        if is_handed {
+            let path = path.to_owned();
+            return Err(StartError::Ledger { path, cause });
+        }
+        warn!(error = %cause, path = %path.display(), "a restart forgets what counts in the limits");
         file.remove();
     }
     let (counts, calls) = calls.unwrap_or_default();
-    file.carried = Arc::new(CarriedNow {
+    *tidegate_runtime::lock(&file.carried) = Arc::new(CarriedNow {
         counts,
-        holding: AtomicUsize::new(calls.len()),
+        holding: AtomicUsize::new(0),
     });
-    if !calls.is_empty() {
-        let holds = hold(
-            gate.clone(),
-            calls,
-            settings.after_crash,
-            clock,
-            Arc::clone(&file.carried),
-        );
-        // A process that stops before leaves them to the next one.
-        tokio::spawn(beside.clone().run_until_cancelled_owned(holds));
-    }
+    // The process that hands over reports its own calls. Others are not reported any more.
+    let after = match is_handed {
+        true => After::Now,
+        false => After::DrainingEnds,
+    };
+    file.hold(calls, gate, settings, beside, after);
     Ok(Some(file))
 }
 
+/// The calls that a process hands over, and the right to admit calls.
+pub(super) struct HandedCalls<'a> {
+    /// The right.
+    pub(super) lock: LedgerLock,
+    /// Counts the calls that the process runs; `None` if what it handed over is no longer true.
+    pub(super) adopt: Option<Box<dyn FnOnce() + 'a>>,
+}
+
 /// Holds calls of processes before, each for this long since it has been held as such: if several processes die one after
-/// the other, no longer than after the first.
+/// the other, no longer than after the first. If a process drains, its calls are held for as long after its end.
 async fn hold(
     gate: Gate,
     mut calls: CarriedCalls,
     after_crash: Duration,
     clock: Clock,
     carried: Arc<CarriedNow>,
+    draining: Option<PathBuf>,
 ) {
+    let mut ended = Timestamp::ZERO;
+    if let Some(ledger) = draining {
+        let waited = spawn_blocking(move || DrainingLock::wait_until_free(&ledger)).await;
+        if waited.is_err() {
+            return;
+        }
+        ended = clock.now();
+    }
     while let Some(since) = calls.held_since() {
-        clock.sleep_until(since + after_crash).await;
+        clock.sleep_until(since.max(ended) + after_crash).await;
         gate.finish_carried(&mut calls, since);
         carried.holding.store(calls.len(), Ordering::Relaxed);
     }
@@ -330,10 +443,14 @@ fn take_over(
     gate: &Gate,
     before: PastLedger,
     lost: LedgerLost,
+    is_handed: bool,
 ) -> Option<(CarriedCounts, CarriedCalls)> {
     let cause = match before {
         PastLedger::Known(before) => {
-            let (counts, calls) = gate.carry(&before);
+            let (counts, calls) = match is_handed {
+                true => gate.carry_beside(&before),
+                false => gate.carry(&before),
+            };
             info!(
                 pid = before.pid,
                 departures = counts.departures,
@@ -369,7 +486,7 @@ impl AppState {
     /// State of the process before that this one counts.
     pub(super) fn carried(&self) -> Arc<CarriedNow> {
         let file = self.ledger.as_ref();
-        file.map_or_else(Arc::default, |file| Arc::clone(&file.carried))
+        file.map_or_else(Arc::default, |file| Arc::clone(&lock(&file.carried)))
     }
 
     /// Takes new limits. The ledger follows in the same step.

@@ -2,11 +2,14 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tidegate_runtime::{Live, lock};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use super::{AppState, StartError};
@@ -14,7 +17,7 @@ use crate::admin::{self, Inlet, ServeError};
 use crate::call::listener::UNIX_MODE;
 use crate::call::{Bind, Listener, Protocol};
 use crate::listen::threads::{CallGuess, ThreadPlace};
-use crate::listen::{self, Bound, InheritedSockets, SocketFile, SocketFileId};
+use crate::listen::{self, AcceptStop, Bound, InheritedSockets, SocketFile, SocketFileId};
 use crate::protocol::{self, AcceptedConnection};
 
 /// Listeners of a running sidecar.
@@ -33,7 +36,18 @@ pub(super) struct RunningListener {
     /// For the service manager, which keeps it open while the process is exchanged. Dropped with the loop, so that
     /// nothing else holds a listener open that ends.
     socket: Option<OwnedFd>,
-    pub(super) stop: CancellationToken,
+    pub(super) stop: AcceptStop,
+}
+
+/// The sockets of the admin address, and what stops its server.
+#[derive(Default)]
+pub(super) struct AdminSockets {
+    sockets: Vec<OwnedFd>,
+    stop: CancellationToken,
+    /// The file of the socket is left to another process.
+    leaves: Arc<AtomicBool>,
+    /// The server, until its last answer is written.
+    serving: TaskTracker,
 }
 
 /// Listeners of the admin address.
@@ -71,22 +85,39 @@ impl AdminInlets {
         self.tcp.as_ref()?.local_addr().ok()
     }
 
-    /// Starts to serve each of them.
-    pub(super) fn serve<F>(self, serve: impl Fn(Inlet) -> F)
+    /// Other descriptors of the sockets.
+    fn duplicates(&self) -> Vec<OwnedFd> {
+        let tcp = self.tcp.as_ref().map(AsFd::as_fd);
+        let file = self.file.as_ref().map(|(listener, _)| listener.as_fd());
+        let sockets = tcp.into_iter().chain(file);
+        sockets
+            .filter_map(|it| it.try_clone_to_owned().ok())
+            .collect()
+    }
+
+    /// Starts to serve each of them. If it `leaves`, the file of the socket stays.
+    fn serve<F>(self, serve: impl Fn(Inlet) -> F, leaves: Arc<AtomicBool>) -> TaskTracker
     where
         F: Future<Output = Result<(), ServeError>> + Send + 'static,
     {
+        let serving = TaskTracker::new();
         if let Some(listener) = self.tcp {
-            tokio::spawn(serve(Inlet::Tcp(listener)));
+            serving.spawn(serve(Inlet::Tcp(listener)));
         }
         if let Some((listener, file)) = self.file {
-            let serving = serve(Inlet::Unix(listener));
-            tokio::spawn(async move {
-                let served = serving.await;
-                drop(file);
+            let answering = serve(Inlet::Unix(listener));
+            serving.spawn(async move {
+                let served = answering.await;
+                if let Some(file) = file
+                    && leaves.load(Ordering::Acquire)
+                {
+                    file.leave();
+                }
                 served
             });
         }
+        serving.close();
+        serving
     }
 }
 
@@ -129,6 +160,95 @@ impl AppState {
         sockets.collect()
     }
 
+    /// All listening sockets, for a process that takes over.
+    pub(super) fn every_socket(&self) -> Vec<OwnedFd> {
+        let listeners = lock(&self.listeners);
+        let sockets = listeners
+            .accepting
+            .iter()
+            .filter_map(|it| it.socket.as_ref());
+        let admin = lock(&self.admin_sockets);
+        let all = sockets.chain(&admin.sockets);
+        all.filter_map(|socket| socket.try_clone().ok()).collect()
+    }
+
+    /// Serves the admin address.
+    pub(super) fn serve_admin(self: &Arc<Self>, inlets: AdminInlets, beside: &CancellationToken) {
+        let (stop, leaves) = (beside.child_token(), Arc::default());
+        let sockets = inlets.duplicates();
+        let serve = |inlet| {
+            let settings = self.config.get().admin.clone();
+            let (source, callers) = (Arc::clone(self), Arc::clone(self));
+            admin::serve(inlet, settings, source, callers, stop.clone())
+        };
+        let serving = inlets.serve(serve, Arc::clone(&leaves));
+        *lock(&self.admin_sockets) = AdminSockets {
+            sockets,
+            stop,
+            leaves,
+            serving,
+        };
+    }
+
+    /// Waits until the admin address has written its last answer.
+    pub(super) async fn admin_ended(&self) {
+        let serving = lock(&self.admin_sockets).serving.clone();
+        serving.wait().await;
+    }
+
+    /// Accepts no connection any more, because another process does. Connections end with their next answer. The sockets
+    /// stay open.
+    pub(super) fn leave_sockets(&self) {
+        self.ready.store(false, Ordering::Relaxed);
+        for listener in &lock(&self.listeners).accepting {
+            listener.stop.leave();
+        }
+        let admin = lock(&self.admin_sockets);
+        admin.leaves.store(true, Ordering::Release);
+        admin.stop.cancel();
+        drop(admin);
+        self.closing.after_answers(true);
+        self.conversations.close();
+    }
+
+    /// Accepts connections again.
+    pub(super) fn accept_again(self: &Arc<Self>, beside: &CancellationToken) {
+        let sockets = self.every_socket();
+        lock(&self.listeners).accepting.clear();
+        let inherited = InheritedSockets::default().and_handed_over(sockets);
+        self.conversations.reopen();
+        self.closing.after_answers(false);
+        let config = self.config.get();
+        match bind_all(config.listen.listeners.iter(), &inherited) {
+            Ok(bound) => {
+                for (listener, socket) in bound {
+                    self.accept_on(listener, socket);
+                }
+            }
+            Err(error) => error!(%error, "cannot accept connections again"),
+        }
+        match AdminInlets::bind(&config.admin, &inherited) {
+            Ok(inlets) => self.serve_admin(inlets, beside),
+            Err(error) => error!(%error, "cannot serve the admin address again"),
+        }
+        self.ready.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until all connections are closed. What has no end of its own is ended shortly before the time is over.
+    pub(super) async fn finish_connections(self: Arc<Self>, drain_timeout: Duration) {
+        let ending = async {
+            self.streams.end_all(drain_timeout, drain_timeout).await;
+            // Idle connections too.
+            self.closing.set();
+            std::future::pending::<()>().await;
+        };
+        let closed = async { tokio::join!(self.conversations.wait(), self.pipeline.tasks.drain()) };
+        tokio::select! {
+            _ = closed => {}
+            () = ending => {}
+        }
+    }
+
     /// The bound addresses of the listeners that clients can still reach. Checks their files.
     pub(super) fn reachable(&self) -> Vec<Bind> {
         let look = |it: &RunningListener| (it.settings.get().bind.clone(), it.file.clone());
@@ -151,7 +271,7 @@ impl AppState {
                     true
                 }
                 None => {
-                    accepting.stop.cancel();
+                    accepting.stop.close();
                     false
                 }
             }
@@ -163,7 +283,7 @@ impl AppState {
         let address = socket.address().clone();
         let name = Arc::clone(&listener.name);
         let settings = Arc::new(Live::new(listener));
-        let stop = CancellationToken::new();
+        let stop = AcceptStop::default();
         let mut listeners = lock(&self.listeners);
         if listeners.closed {
             return;
@@ -185,7 +305,7 @@ impl AppState {
         self: Arc<Self>,
         settings: Arc<Live<Listener>>,
         socket: Bound,
-        stop: CancellationToken,
+        stop: AcceptStop,
     ) {
         let gate = || async {
             // HTTP is still accepted when the queue is full, because a token needs no place in it.

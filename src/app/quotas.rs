@@ -160,6 +160,15 @@ impl Quotas {
         }
     }
 
+    /// Reads the records in memory again, which another process has changed meanwhile. While it does, no call is admitted.
+    pub(super) fn reread(&self, settings: Option<&tidegate_quota::QuotaSettings>) {
+        let in_memory = |running: &RunningStore| running.memory.is_some();
+        if lock(&self.running).as_ref().is_some_and(in_memory) {
+            self.apply(None);
+            self.apply(settings);
+        }
+    }
+
     /// Leaves the group of sidecars: no call draws any more. Held tokens expire with their window.
     pub(super) async fn close(&self) {
         let running = lock(&self.running).take();

@@ -47,6 +47,9 @@ pub enum StartError {
         /// The error of the system.
         cause: io::Error,
     },
+    /// A process runs with this config and does not hand over, or this one cannot take over.
+    #[error(transparent)]
+    HandOver(tidegate_handover::GiveUpCause),
     /// There is no room for the callers of the config beside those made through the API.
     #[error("cannot take the callers of the config: {}", list(.0))]
     Callers(Vec<TableError>),

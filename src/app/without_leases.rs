@@ -22,6 +22,10 @@ impl Coordination {
 
     pub(super) async fn keep_carrying(self: Arc<Self>) {}
 
+    pub(super) fn suspend(&self) {}
+
+    pub(super) fn resume(&self, _: Option<&str>) {}
+
     pub(super) async fn close(&self) {}
 
     pub(super) fn master(&self) -> Option<String> {

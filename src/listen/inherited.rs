@@ -4,7 +4,7 @@
 //! While a process is exchanged they stay open, and the kernel holds the connections that come meanwhile.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -18,7 +18,15 @@ use crate::call::loopback::without_pacing;
 
 /// Listening sockets that were open before this process, and have no listener yet.
 #[derive(Debug, Default)]
-pub struct InheritedSockets(Mutex<Vec<Socket>>);
+pub struct InheritedSockets(Mutex<Vec<InheritedSocket>>);
+
+/// A listening socket that was open before this process.
+#[derive(Debug)]
+pub(super) struct InheritedSocket {
+    pub(super) socket: Socket,
+    /// Whether the file of a Unix socket goes with this process, and not with the service manager.
+    pub(super) owns_file: bool,
+}
 
 impl InheritedSockets {
     /// Takes the sockets that were passed to this process. Comes before any thread, because it changes the environment, so that
@@ -36,26 +44,43 @@ impl InheritedSockets {
                     file.map(Socket::from)
                 }
             };
-            sockets.extend(socket);
+            sockets.extend(socket.map(|socket| InheritedSocket {
+                socket,
+                owns_file: false,
+            }));
         }
         Self(Mutex::new(sockets))
     }
 
+    /// Adds sockets that a process before this one has handed over.
+    #[must_use]
+    pub fn and_handed_over(self, sockets: Vec<OwnedFd>) -> Self {
+        let handed = sockets.into_iter().map(|socket| InheritedSocket {
+            socket: socket.into(),
+            owns_file: true,
+        });
+        // What both have is open twice, and one is enough.
+        let mut all = lock(&self.0);
+        all.splice(..0, handed);
+        drop(all);
+        self
+    }
+
     /// The socket that listens there, if there is one.
-    pub(super) fn find(&self, bind: &Bind) -> Option<Socket> {
+    pub(super) fn find(&self, bind: &Bind) -> Option<InheritedSocket> {
         let mut sockets = lock(&self.0);
-        let place = sockets.iter().position(|socket| {
-            let address = socket.local_addr();
+        let place = sockets.iter().position(|it| {
+            let address = it.socket.local_addr();
             address.is_ok_and(|address| listens_there(&address, bind))
         })?;
-        Some(sockets.swap_remove(place))
+        Some(sockets.remove(place))
     }
 
     /// Addresses where no listener is configured: connections there would never be accepted.
     #[must_use]
     pub fn rest(&self) -> Vec<String> {
         let sockets = lock(&self.0);
-        let shown = sockets.iter().map(|socket| match socket.local_addr() {
+        let shown = sockets.iter().map(|it| match it.socket.local_addr() {
             Ok(address) => shown(&address),
             Err(error) => error.to_string(),
         });

@@ -24,6 +24,21 @@ impl SocketFile {
     }
 }
 
+impl SocketFile {
+    /// The file of a socket that another process has handed over.
+    pub(super) fn handed_over(path: &Arc<Path>) -> io::Result<Self> {
+        Ok(Self(SocketFileId {
+            path: Arc::clone(path),
+            id: id(&fs::symlink_metadata(path)?),
+        }))
+    }
+
+    /// Leaves the file to another process.
+    pub(crate) fn leave(self) {
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.0.is_there() {

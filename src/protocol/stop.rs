@@ -1,7 +1,7 @@
 //! Tells connections that the sidecar goes down.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio_util::sync::{
     CancellationToken, WaitForCancellationFuture, WaitForCancellationFutureOwned,
@@ -11,20 +11,46 @@ use tokio_util::sync::{
 /// threads share, as the lock within a token would.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
-    is_set: Arc<AtomicBool>,
+    level: Arc<AtomicU8>,
     token: CancellationToken,
 }
+
+/// Connections go on.
+const OFF: u8 = 0;
+/// Connections end with their next answer.
+const AFTER_ANSWER: u8 = 1;
+/// Connections begin nothing.
+const SET: u8 = 2;
 
 impl Stop {
     /// From now on connections finish what is under way, and begin nothing.
     pub fn set(&self) {
         // First, so that what the token wakes sees it.
-        self.is_set.store(true, Ordering::Release);
+        self.level.store(SET, Ordering::Release);
         self.token.cancel();
     }
 
+    /// From now on a connection ends with its next answer, and an idle one stays open for another request: another process
+    /// serves new connections. With `false`, connections go on.
+    pub fn after_answers(&self, ends: bool) {
+        let (from, to) = match ends {
+            true => (OFF, AFTER_ANSWER),
+            false => (AFTER_ANSWER, OFF),
+        };
+        let order = Ordering::AcqRel;
+        // What is set stays so.
+        let _ = self
+            .level
+            .compare_exchange(from, to, order, Ordering::Acquire);
+    }
+
     pub(super) fn is_set(&self) -> bool {
-        self.is_set.load(Ordering::Acquire)
+        self.level.load(Ordering::Acquire) == SET
+    }
+
+    /// Whether a connection ends with its next answer.
+    pub(super) fn ends_after_answer(&self) -> bool {
+        self.level.load(Ordering::Acquire) != OFF
     }
 
     /// Waits until it is set.

@@ -6,11 +6,12 @@
 use std::future::poll_fn;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
+use rustix::process::Signal as Signalled;
 use tidegate_runtime::command::{executor, exit_code, note};
 use tidegate_runtime::lock;
 use tokio::runtime::Runtime;
@@ -21,14 +22,18 @@ use tracing::{debug, error, info, warn};
 use super::client::AdminAddress;
 use super::runtime_file::{self, RuntimeFile};
 use super::service_manager;
-use crate::app::{App, Predecessor, REVISION};
-use crate::config::{self, LoadError, LoadedConfig, Problems};
+use super::successor::{self, Program, in_words};
+use crate::app::{App, HandoverPhase, Predecessor, REVISION, StartError, TakingOver};
+use crate::config::{self, Config, LoadError, LoadedConfig, Problems};
 use crate::listen::{InheritedSockets, descriptors};
 use crate::telemetry::journal::{Priority, with_priority};
 use crate::telemetry::{self, Format, Logs};
 
 /// After this time, the tasks that a start has begun have done what they do once, and the first calls have been made.
 const START_SETTLES: Duration = Duration::from_secs(5);
+
+/// The pid of the first process of a container.
+const FIRST: u32 = 1;
 
 /// The time for a save that a second signal has cut short.
 const LAST_SAVE: Duration = Duration::from_secs(1);
@@ -37,6 +42,7 @@ const LAST_SAVE: Duration = Duration::from_secs(1);
 pub(crate) fn run(
     begun: Result<StartingSidecar, String>,
     path: &Path,
+    kind: StartKind,
     graphical: bool,
 ) -> ExitCode {
     let StartingSidecar {
@@ -59,20 +65,35 @@ pub(crate) fn run(
     let code = match loaded {
         None => ExitCode::SUCCESS,
         Some(Err(error)) => unreadable(config::log_format(path), &error, graphical),
-        Some(Ok(checked)) => return serve(runtime, checked, signals, sockets, path),
+        Some(Ok(checked)) => {
+            let start = StartingSidecar {
+                runtime,
+                signals,
+                sockets,
+            };
+            return serve(start, checked, path, kind);
+        }
     };
     // Do not wait for a file system that hangs.
     runtime.shutdown_background();
     code
 }
 
-fn serve(
-    runtime: Runtime,
-    checked: LoadedConfig,
-    signals: Signals,
-    sockets: InheritedSockets,
-    path: &Path,
-) -> ExitCode {
+/// How a sidecar starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StartKind {
+    /// No other process has its ledger.
+    Alone,
+    /// In the place of the process that has its ledger.
+    TakesOver,
+}
+
+fn serve(begun: StartingSidecar, checked: LoadedConfig, path: &Path, kind: StartKind) -> ExitCode {
+    let StartingSidecar {
+        runtime,
+        signals,
+        sockets,
+    } = begun;
     let LoadedConfig { config, warnings } = checked;
     let logs = match log(&config.telemetry, &warnings) {
         Ok(logs) => logs,
@@ -80,13 +101,9 @@ fn serve(
     };
     descriptors::raise();
     let finished = runtime.block_on(async {
-        let before = Predecessor {
-            ledger: Some(runtime_file::ledger(path)),
-            sockets,
-        };
-        let app = App::start_after(config, Some(logs.clone()), before);
-        let app = app.map_err(|error| error.to_string())?;
-        let app = Arc::new(app);
+        let app = start(config, &logs, path, kind, sockets).await;
+        let app = Arc::new(app.map_err(|error| error.to_string())?);
+        let program = prepare_successor(&app);
         let written = write_down(Arc::clone(&app), path.to_owned()).await;
         info!(
             version = env!("CARGO_PKG_VERSION"),
@@ -97,11 +114,53 @@ fn serve(
         service_manager::keep_sockets(app.listening_sockets());
         service_manager::ready();
         unmap_start();
-        Ok::<_, String>(until_stopped(app, signals, path, written).await)
+        Ok::<_, String>(until_stopped(app, signals, path, written, program).await)
     });
     // Do not wait for a reload or a save that hangs.
     runtime.shutdown_background();
     ended(&logs, finished)
+}
+
+async fn start(
+    config: Config,
+    logs: &Logs,
+    path: &Path,
+    kind: StartKind,
+    sockets: InheritedSockets,
+) -> Result<App, StartError> {
+    let (ledger, logs) = (runtime_file::ledger(path), Some(logs.clone()));
+    match kind {
+        StartKind::Alone => App::start_after(config, logs, Predecessor::ended(ledger, sockets)),
+        StartKind::TakesOver => {
+            let taking = TakingOver::begin(ledger, &config, path).await?;
+            App::take_over(config, logs, sockets, taking)
+        }
+    }
+}
+
+/// Tells the app how its program is started anew. None if the system does not say which program this is.
+fn prepare_successor(app: &Arc<App>) -> Option<Program> {
+    let program = Program::of_this_process();
+    let program = program
+        .inspect_err(|error| warn!(%error, "this process does not know its own program, so it cannot be upgraded"))
+        .ok()?;
+    let (starting, app_of_child) = (program.clone(), Arc::downgrade(app));
+    app.set_successor(Box::new(move || {
+        let mut child = starting.start()?;
+        let (pid, app) = (child.id(), app_of_child.clone());
+        // It ends with the child, which may live as long as this process.
+        let waiting = std::thread::Builder::new().name("successor".to_owned());
+        waiting.spawn(move || {
+            let how = child
+                .wait()
+                .map_or_else(|error| error.to_string(), in_words);
+            if let Some(app) = app.upgrade() {
+                app.successor_ended(how);
+            }
+        })?;
+        Ok(pid)
+    }));
+    Some(program)
 }
 
 /// Unmaps the code that only a start or a reload needs, once what they have begun has come to rest. It stays in the
@@ -267,8 +326,10 @@ pub struct Signals {
     pub hang_up: Signal,
     /// Each ends the process.
     pub stop: NamedSignals<3>,
-    /// SIGUSR1 and SIGUSR2.
-    pub meaningless: NamedSignals<2>,
+    /// SIGUSR2: start the program anew, which takes over.
+    pub upgrade: Signal,
+    /// SIGUSR1.
+    pub meaningless: NamedSignals<1>,
 }
 
 /// Some signals with their names.
@@ -289,7 +350,8 @@ impl Signals {
                 ("SIGINT", signal(interrupt)?),
                 ("SIGQUIT", signal(SignalKind::quit())?),
             ]),
-            meaningless: NamedSignals([("SIGUSR1", signal(user_1)?), ("SIGUSR2", signal(user_2)?)]),
+            upgrade: signal(user_2)?,
+            meaningless: NamedSignals([("SIGUSR1", signal(user_1)?)]),
         })
     }
 }
@@ -314,12 +376,13 @@ async fn until_stopped(
     signals: Signals,
     path: &Path,
     written: SharedRuntimeFile,
+    program: Option<Program>,
 ) -> bool {
     let watched = Arc::clone(&app);
     let alive = service_manager::keep_alive(async || watched.moves_calls().await);
     tokio::select! {
         never = alive => match never {},
-        finished = until_signalled(app, signals, path, written) => finished,
+        finished = until_signalled(app, signals, path, written, program) => finished,
     }
 }
 
@@ -328,8 +391,10 @@ async fn until_signalled(
     mut signals: Signals,
     path: &Path,
     written: SharedRuntimeFile,
+    program: Option<Program>,
 ) -> bool {
     let mut reloads = JoinSet::new();
+    let mut phase = app.handover_phase();
     let by = loop {
         let unknown = tokio::select! {
             Some(ended) = reloads.join_next() => {
@@ -341,23 +406,142 @@ async fn until_signalled(
             }
             // One at a time. A signal that arrives meanwhile is kept for the next.
             _ = signals.hang_up.recv(), if reloads.is_empty() => {
+                if program.as_ref().is_some_and(Program::has_changed) {
+                    info!("there is another program, which takes over with the config as it is now");
+                    upgrade(&app);
+                    continue;
+                }
                 let (app, path) = (Arc::clone(&app), path.to_owned());
                 let written = Arc::clone(&written);
-                reloads.spawn_blocking(move || {
-                    service_manager::reloading();
-                    take_config(&app, &path);
-                    restore_runtime_file(&app, &path, &written);
-                    service_manager::keep_sockets(app.listening_sockets());
-                    service_manager::ready();
-                    unmap_start();
-                });
+                reloads.spawn_blocking(move || reload(&app, &path, &written));
                 continue;
+            }
+            _ = signals.upgrade.recv() => {
+                upgrade(&app);
+                continue;
+            }
+            Ok(()) = phase.changed() => {
+                let now = *phase.borrow_and_update();
+                match now {
+                    HandoverPhase::Serving => continue,
+                    HandoverPhase::Draining => break "a new process",
+                    // The last call may have ended at once.
+                    HandoverPhase::HandedOver { pid } | HandoverPhase::Ended { pid } => {
+                        spawn_blocking(move || service_manager::hand_over(pid));
+                        match until_handed_over(&app, &mut signals, &mut phase).await {
+                            HandoverEnd::Serves => continue,
+                            HandoverEnd::Ended(finished) => {
+                                leave(written).await;
+                                info!(finished, "stopped");
+                                return finished;
+                            }
+                        }
+                    }
+                }
             }
             unknown = signals.meaningless.next() => unknown,
             by = signals.stop.next() => break by,
         };
-        warn!("{unknown} has no meaning here: SIGHUP reloads the config, SIGTERM drains and exits");
+        warn!(
+            "{unknown} has no meaning here: SIGHUP reloads the config, SIGUSR2 starts the program anew, SIGTERM drains \
+             and exits"
+        );
     };
+    app.stopping();
+    drain(app, signals, written, by).await
+}
+
+/// Starts the program anew.
+fn upgrade(app: &Arc<App>) {
+    let app = Arc::clone(app);
+    tokio::spawn(async move {
+        if let Err(why) = app.upgrade().await {
+            error!(why, "not upgraded: this process still serves");
+        }
+    });
+}
+
+/// The end of the time in which another process serves.
+enum HandoverEnd {
+    /// The process serves again.
+    Serves,
+    /// The process has ended; `true` if all its calls were finished.
+    Ended(bool),
+}
+
+/// Finishes the calls of a process that has handed over.
+async fn until_handed_over(
+    app: &Arc<App>,
+    signals: &mut Signals,
+    phase: &mut tokio::sync::watch::Receiver<HandoverPhase>,
+) -> HandoverEnd {
+    let mut is_asked = false;
+    loop {
+        let now = *phase.borrow_and_update();
+        match now {
+            HandoverPhase::Serving => return HandoverEnd::Serves,
+            HandoverPhase::HandedOver { .. } => {}
+            HandoverPhase::Draining | HandoverPhase::Ended { .. } => break,
+        }
+        tokio::select! {
+            Ok(()) = phase.changed() => {}
+            _ = signals.hang_up.recv() => warn!("the new process reads its config, and not this one"),
+            _ = signals.upgrade.recv() => warn!("the new process can be upgraded, once this one has ended"),
+            by = signals.stop.next() => {
+                if std::mem::replace(&mut is_asked, true) {
+                    return HandoverEnd::Ended(false);
+                }
+                info!(signal = by, "this process has handed over, and ends with its last call; a second signal exits at once");
+                app.stopping();
+            }
+        }
+    }
+    let finished = app.end_after_hand_over().await;
+    if process::id() == FIRST {
+        stay(app, signals).await;
+    }
+    HandoverEnd::Ended(finished)
+}
+
+/// Stays until no other process is left, and passes signals on to the one that serves. A container ends with its first
+/// process, and a process that this one has started would end with it.
+async fn stay(app: &Arc<App>, signals: &mut Signals) {
+    info!("this process has ended its work, and stays because it is the first of its container");
+    let mut others = spawn_blocking(successor::wait_for_children);
+    loop {
+        let signal = tokio::select! {
+            _ = &mut others => return,
+            _ = signals.stop.next() => Signalled::TERM,
+            _ = signals.hang_up.recv() => Signalled::HUP,
+            _ = signals.upgrade.recv() => Signalled::USR2,
+        };
+        let serving = app.serving_pid().filter(|&pid| pid != FIRST);
+        if let Some(pid) = serving {
+            successor::pass_on(pid, signal);
+        }
+    }
+}
+
+/// Leaves the runtime file to the new process, which has written its own.
+async fn leave(written: SharedRuntimeFile) {
+    let _ = spawn_blocking(move || drop(lock(&written).take())).await;
+}
+
+fn reload(app: &App, path: &Path, written: &Mutex<Option<RuntimeFile>>) {
+    service_manager::reloading();
+    take_config(app, path);
+    restore_runtime_file(app, path, written);
+    service_manager::keep_sockets(app.listening_sockets());
+    service_manager::ready();
+    unmap_start();
+}
+
+async fn drain(
+    app: Arc<App>,
+    mut signals: Signals,
+    written: SharedRuntimeFile,
+    by: &'static str,
+) -> bool {
     info!(signal = by, "draining; a second signal exits at once");
     spawn_blocking(service_manager::stopping);
     let mut is_cut = false;

@@ -40,6 +40,11 @@ pub fn ready() {
     report("READY=1\n");
 }
 
+/// Reports that another process serves now: the one with this pid.
+pub fn hand_over(pid: u32) {
+    report(&format!("READY=1\nMAINPID={pid}\n"));
+}
+
 /// Reports that the process reads its config again. [`ready`] ends that, also if the new config was refused.
 pub fn reloading() {
     // systemd requires the time since version 253.

@@ -44,6 +44,7 @@ mod gate_lines;
 mod generated;
 #[path = "../../crates/h1/tests/inputs/mod.rs"]
 mod h1_inputs;
+mod handover;
 mod healthcheck;
 mod http_clients;
 mod http_corpus;

@@ -432,12 +432,10 @@ async fn a_signal_without_a_meaning_is_logged_and_quit_drains() {
     let backend = Scripted::in_both_dialects().await;
     let sidecar = Sidecar::start(&config(backend.addr, "")).await;
     let addr = sidecar.listener("test").await;
-    for name in ["USR1", "USR2"] {
-        sidecar.signal(name);
-        let line = sidecar.log().wait(&[&format!("SIG{name}")]).await;
-        assert!(line.contains("SIGHUP"), "{line}");
-        call(addr).await;
-    }
+    sidecar.signal("USR1");
+    let line = sidecar.log().wait(&["SIGUSR1"]).await;
+    assert!(line.contains("SIGHUP"), "{line}");
+    call(addr).await;
     sidecar.signal("QUIT");
     let (status, log) = sidecar.ended().await;
     assert_eq!(status.code(), Some(0), "{log:#?}");

@@ -170,9 +170,20 @@ impl Sidecar {
     ) -> Self {
         let path = dir.path().join("config.toml");
         std::fs::write(&path, config).expect("it can be written to");
-        let mut child = serve(command(TIDEGATE), &path)
-            .spawn()
-            .expect("the binary runs");
+        let command = serve(command(TIDEGATE), &path);
+        Self::started(dir, path, command).await
+    }
+
+    /// Starts a sidecar that takes over from the one whose config is in this folder.
+    pub(crate) async fn take_over(dir: Arc<TempDir>) -> Self {
+        let path = dir.path().join("config.toml");
+        let mut command = serve(Command::new(TIDEGATE), &path);
+        command.arg("--take-over");
+        Self::started(dir, path, command).await
+    }
+
+    async fn started(dir: Arc<TempDir>, path: PathBuf, mut command: Command) -> Self {
+        let mut child = command.spawn().expect("the binary runs");
         let pid = child.id().expect("it has just been started");
         let (log, reading) = Log::read(child.stderr.take().expect("it is piped"));
         log.wait(&["\"message\":\"ready\""]).await;

@@ -295,7 +295,7 @@ pub(crate) fn serve<S: Serve>(
     tokio::spawn(listen::accept(
         socket,
         connections,
-        stop,
+        stop.into(),
         || std::future::ready(()),
         |error| panic!("accept failed: {error}"),
         handle,

@@ -202,6 +202,24 @@ impl OldSide {
         )
     }
 
+    /// Whether another process accepts connections in the place of this one.
+    #[must_use]
+    pub const fn is_succeeded(&self) -> bool {
+        matches!(
+            self.phase,
+            OldPhase::HandedOver(_) | OldPhase::Refusing | OldPhase::Ended
+        )
+    }
+
+    /// The connection on which a new process has not said yet that it has taken over.
+    #[must_use]
+    pub const fn committed_to(&self) -> Option<PeerConnection> {
+        match self.phase {
+            OldPhase::Committed(peer) => Some(peer),
+            _ => None,
+        }
+    }
+
     /// Reacts to an event.
     pub fn handle(&mut self, input: OldInput) -> Vec<OldOutput> {
         let mut out = Vec::new();

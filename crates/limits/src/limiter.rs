@@ -496,10 +496,10 @@ impl Limiter {
         true
     }
 
-    /// Forgets the departures of a window.
-    pub(crate) fn forget_departures(&mut self) {
+    /// Forgets the departures of a window before this moment.
+    pub(crate) fn forget_before(&mut self, at: Timestamp) {
         if let LimitState::Window(window) = &mut self.state {
-            window.forget_departures();
+            window.forget_before(at);
         }
     }
 

@@ -57,6 +57,11 @@ pub trait ActsSource: Send + Sync + 'static {
     fn overrides(&self) -> Vec<OverrideState>;
     /// The last acts, the latest first.
     fn acts(&self) -> Vec<ActState>;
+    /// Starts the program anew, which takes over. Returns once it serves.
+    ///
+    /// # Errors
+    /// Why this process still serves.
+    fn upgrade(&self, author: &Author) -> Result<UpgradeState, ApiRefusal>;
 }
 
 /// `POST /v1/backend/pause`
@@ -127,6 +132,27 @@ impl OverrideState {
         let why = because(&self.why);
         format!("limit {limit} is at most {value} until {ends} by {author}{why}")
     }
+}
+
+/// `POST /v1/upgrade`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct UpgradeAsked;
+
+impl FromFields for UpgradeAsked {
+    const FIELDS: &[&[&str]] = &[&[]];
+
+    fn read(_: &mut ObjectFields) -> ApiResult<Self> {
+        Ok(Self)
+    }
+}
+
+/// The process that serves after an upgrade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct UpgradeState {
+    /// The pid.
+    pub pid: u32,
+    /// The time from the question until it served.
+    pub milliseconds: u64,
 }
 
 /// The sending of calls to the backend, as operators set it.
@@ -251,6 +277,7 @@ pub(super) fn routes(
         .on(Method::POST, "/v1/backend/resume", resume)
         .on(Method::POST, "/v1/limits/{name}", override_limit)
         .on(Method::DELETE, "/v1/limits/{name}", end_override)
+        .on(Method::POST, "/v1/upgrade", upgrade)
         .get("/v1/acts", |api: Api| {
             ask(api, |it| {
                 Ok(ActsNow {
@@ -265,6 +292,14 @@ pub(super) fn routes(
 struct ActsNow {
     acts: Vec<ActState>,
     overrides: Vec<OverrideState>,
+}
+
+async fn upgrade(
+    State(source): Api,
+    Extension(author): Extension<Author>,
+    JsonBody(UpgradeAsked): JsonBody<UpgradeAsked>,
+) -> super::JsonResult<UpgradeState> {
+    ask(State(source), move |it| it.upgrade(&author)).await
 }
 
 async fn override_limit(

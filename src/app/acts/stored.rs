@@ -15,7 +15,7 @@ pub(super) const SCHEMA: u32 = 1;
 /// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct StoredActs {
+pub(in crate::app) struct StoredActs {
     pub(super) acting: Option<StoredActing>,
     #[serde(default)]
     pub(super) overrides: Vec<StoredOverride>,

@@ -38,6 +38,22 @@ impl Keeper {
         Ok((keeper, stored))
     }
 
+    /// Gives the file to another process.
+    pub(in crate::app) fn release(&mut self) {
+        self.file = None;
+    }
+
+    /// Has the file again. What it says is not read: this process knows better.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub(in crate::app) fn retake(&mut self, path: Option<&Path>) -> Result<(), StateError> {
+        let (keeper, _) = Self::open(path)?;
+        self.file = keeper.file;
+        self.saved = None;
+        Ok(())
+    }
+
     /// Whether there is a state file.
     pub(super) fn is_on(&self) -> bool {
         self.file.is_some()

@@ -297,7 +297,7 @@ impl<S: Serve> HttpConnection<S> {
         let (waited, answered) = progress.waited_and_answered();
         answer.add(progress.quota(), waited);
         let owes_body = upload.as_ref().is_some_and(|upload| !upload.has_ended());
-        let stops = self.conversation.stop.is_set() && self.reader.held.is_empty();
+        let stops = self.conversation.stop.ends_after_answer() && self.reader.held.is_empty();
         answer.form.closes |= owes_body || stops;
         answer.settle();
         // The connection is idle from then on, unless the answer does not leave at once.

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tidegate::admin::{
     ActKind, ActState, ActsSource, Author, BackendActing, BackendState, LimitName, OverrideAsked,
-    OverrideState, PauseAsked, ResumeAsked,
+    OverrideState, PauseAsked, ResumeAsked, UpgradeState,
 };
 use tidegate::admin::{
     AdminSource, ApiRefusal, BucketState, CallDelay, CallId, CallState, CallerState, CallerUsage,
@@ -215,6 +215,13 @@ fn profile(name: &str) -> Result<(f64, f64), ApiRefusal> {
 }
 
 impl ActsSource for Fake {
+    fn upgrade(&self, _: &Author) -> Result<UpgradeState, ApiRefusal> {
+        Ok(UpgradeState {
+            pid: 4711,
+            milliseconds: 40,
+        })
+    }
+
     fn backend(&self) -> BackendState {
         match self.lock().acts.last() {
             Some(act) if act.act == ActKind::Pause => BackendState {

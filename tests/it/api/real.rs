@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::process::Command;
 
 use super::send;
 use crate::sidecar::{Sidecar, field};
@@ -20,7 +21,7 @@ impl Real {
     pub(super) async fn start() -> Self {
         let backend = Scripted::in_both_dialects().await;
         let folder = tempfile::tempdir().expect("a folder");
-        let sidecar = Sidecar::start(&format!(
+        let text = format!(
             r#"
             [[listen]]
             name = "nova"
@@ -53,7 +54,13 @@ impl Real {
             "#,
             backend.addr,
             folder.path().display(),
-        ))
+        );
+        // Without a place for a ledger, so that a request to upgrade it is refused.
+        let sidecar = Sidecar::start_with(&text, |binary| {
+            let mut command = Command::new(binary);
+            command.env("TIDEGATE_RUNTIME_DIR", "/dev/null/no-folder");
+            command
+        })
         .await;
         let listener = sidecar.listener("nova").await;
         let request = "GET /guests HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\

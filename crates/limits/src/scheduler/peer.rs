@@ -48,22 +48,23 @@ impl<T> Scheduler<T> {
         Some((waiting.payload, hold, waited))
     }
 
-    /// Forgets the departures of all windows. They are then counted anew by
+    /// Forgets the departures of all windows before this moment. They are then counted anew by
     /// [`carry_departure`](Self::carry_departure), from what the other process knows.
-    pub fn forget_departures(&mut self) {
+    pub fn forget_departures_before(&mut self, at: Timestamp) {
         for limiter in &mut self.budgets.limits {
-            limiter.forget_departures();
+            limiter.forget_before(at);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
     use core::time::Duration;
 
     use super::*;
     use crate::call::Cost;
-    use crate::policy::{Limit, LimitRule, Policy, Scope, WindowShape, WindowStamp};
+    use crate::policy::{Limit, LimitRule, Policy, WindowShape, WindowStamp};
     use crate::scheduler::Outcome;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -77,7 +78,7 @@ mod tests {
             stamp: WindowStamp::Sent,
         };
         let policy = Policy::builder()
-            .limit(LimitRule::new("total", Scope::Every, window))
+            .limit(LimitRule::new("total", window))
             .build();
         Scheduler::new(policy.expect("one limit"))
     }
@@ -104,17 +105,22 @@ mod tests {
             here.finish(now, hold, Outcome::Served, None);
         }
         here.audit();
-        // The other process knows of three, and of no more than that.
-        here.forget_departures();
+        // Those before the hand-over are in what the other process knows.
+        here.forget_departures_before(now);
+        assert_eq!(here.window_departures(0).count(), 2);
+        let later = now + SECOND / 2;
+        here.forget_departures_before(later);
+        assert_eq!(here.window_departures(0).count(), 0);
         for _ in 0..3 {
-            assert!(here.carry_departure("total", now, Cost::ONE));
+            assert!(here.carry_departure("total", later, Cost::ONE));
         }
-        let third = here.submit(now, Call::new("f", now), 2).expect("room");
-        let Step::SleepUntil(opens) = here.next(now, &mut || 0) else {
+        let third = here.submit(later, Call::new("f", later), 2).expect("room");
+        let Step::SleepUntil(opens) = here.next(later, &mut || 0) else {
             panic!("the window is full")
         };
-        assert_eq!(opens, now + SECOND);
+        assert_eq!(opens, later + SECOND);
         assert!(here.waiting_call(third).is_some());
+        here.audit();
     }
 
     #[test]

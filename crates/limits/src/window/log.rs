@@ -250,10 +250,12 @@ impl Window {
         }
     }
 
-    /// Forgets all departures. Cost that has not departed stays.
-    pub(crate) fn forget_departures(&mut self) {
-        self.dropped = self.total();
-        self.departures.clear();
+    /// Forgets the departures before this moment. Cost that has not departed stays.
+    pub(crate) fn forget_before(&mut self, at: Timestamp) {
+        let forgotten = self.departures.partition_point(|it| it.at < at);
+        if let Some(last) = self.departures.drain(..forgotten).next_back() {
+            self.dropped = last.total;
+        }
     }
 
     /// The departures that are remembered, oldest first, with what each counts.

@@ -1,0 +1,494 @@
+//! The process that serves: it waits for a new one, hands over to it, and finishes its calls.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_handover::{
+    FrozenGate, OldInput, OldOutput, OldSide, PeerConnection, SOCKETS_MAX, StatePart, ToNew, ToOld,
+};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::channel::{Channel, Received};
+use super::{ACTS, CALLERS, HandoverPhase, OldRequest, UpgradeAnswer, parts_of, socket_of, wire};
+use crate::app::ledger::{ClaimError, DrainingLock, LedgerFile, LedgerLock};
+use crate::app::{AppState, own_places};
+
+/// Connections of other processes at once. A further one waits in the kernel.
+const PEERS_MAX: usize = 8;
+/// How long a new process may take from the commit on. Without a word from it, this process takes back.
+const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
+/// How long the lock of a process that has died is tried for.
+const CLAIM_MAX: Duration = Duration::from_secs(1);
+/// The time between two tries.
+const CLAIM_EVERY: Duration = Duration::from_millis(20);
+/// The mode of the socket: this user alone.
+const MODE: u32 = 0o600;
+
+/// The part of this process in hand-overs, in its task.
+pub(in crate::app) struct OldProcess {
+    app: Arc<AppState>,
+    side: OldSide,
+    listener: UnixListener,
+    peers: HashMap<PeerConnection, ConnectedPeer>,
+    connections: u64,
+    received: Messages,
+    requests: mpsc::UnboundedReceiver<OldRequest>,
+    /// Inputs that are not handled yet, oldest first.
+    inputs: VecDeque<OldInput>,
+    draining: Option<DrainingLock>,
+    /// The listening sockets, for the commit.
+    sockets: Vec<OwnedFd>,
+    /// The term in which this process has admitted calls before the freeze.
+    frozen_term: u64,
+    /// Who asked for the upgrade that is under way.
+    asked: Option<oneshot::Sender<UpgradeAnswer>>,
+    is_succeeded: bool,
+    /// The pid of the process that serves in the place of this one; 0 for none.
+    successor: u32,
+    /// When the new process is given up.
+    taken_by: Option<Instant>,
+    /// When the calls that still run are cut off.
+    drained_by: Option<Instant>,
+    connections_closed: Option<JoinHandle<()>>,
+    stop: CancellationToken,
+}
+
+/// A new process that is connected.
+struct ConnectedPeer {
+    channel: Channel,
+    pid: u32,
+}
+
+/// Both ends of the queue of messages from all connections.
+struct Messages {
+    sender: mpsc::Sender<(PeerConnection, Received<ToOld>)>,
+    receiver: mpsc::Receiver<(PeerConnection, Received<ToOld>)>,
+}
+
+impl OldProcess {
+    /// Listens for a new process, in the place of any process before.
+    ///
+    /// # Errors
+    /// If the socket cannot be made. Then this process cannot hand over.
+    pub(in crate::app) fn listen(
+        app: &Arc<AppState>,
+        requests: mpsc::UnboundedReceiver<OldRequest>,
+        stop: CancellationToken,
+    ) -> io::Result<Option<Self>> {
+        let Some(ledger) = &app.ledger else {
+            return Ok(None);
+        };
+        let path = socket_of(ledger.path());
+        let (sender, receiver) = mpsc::channel(1);
+        Ok(Some(Self {
+            app: Arc::clone(app),
+            side: OldSide::new(),
+            listener: bind(path)?,
+            peers: HashMap::new(),
+            connections: 0,
+            received: Messages { sender, receiver },
+            requests,
+            inputs: VecDeque::new(),
+            draining: None,
+            sockets: Vec::new(),
+            frozen_term: 0,
+            asked: None,
+            is_succeeded: false,
+            successor: 0,
+            taken_by: None,
+            drained_by: None,
+            connections_closed: None,
+            stop,
+        }))
+    }
+
+    /// Runs until the process ends.
+    pub(in crate::app) async fn run(mut self) {
+        let gate = self.app.gate.clone();
+        let stop = self.stop.clone();
+        loop {
+            while let Some(input) = self.inputs.pop_front() {
+                self.handle(input).await;
+            }
+            let (taken_by, drained_by) = (self.taken_by, self.drained_by);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                accepted = self.listener.accept(), if self.peers.len() < PEERS_MAX => {
+                    match accepted {
+                        Ok((stream, _)) => self.greet(stream),
+                        Err(error) => {
+                            warn!(%error, "cannot accept a new process");
+                            sleep(CLAIM_EVERY).await;
+                        }
+                    }
+                }
+                received = self.received.receiver.recv() => if let Some((from, received)) = received {
+                    self.take(from, received);
+                },
+                events = gate.peer_events() => {
+                    let clock = self.app.clock;
+                    let inputs = events.into_iter().map(|event| wire::old_input(event, clock));
+                    self.inputs.extend(inputs);
+                }
+                request = self.requests.recv() => if let Some(request) = request {
+                    self.ask(request);
+                },
+                () = at(taken_by) => self.give_up_peer(),
+                () = at(drained_by) => {
+                    self.drained_by = None;
+                    self.inputs.push_back(OldInput::DrainTimeout);
+                }
+                () = over(&mut self.connections_closed) => {
+                    self.connections_closed = None;
+                    self.inputs.push_back(OldInput::ConnectionsClosed);
+                }
+            }
+        }
+    }
+
+    /// Takes a connection, if it is of this user.
+    fn greet(&mut self, stream: UnixStream) {
+        let Ok(peer) = stream.peer_cred() else { return };
+        let own = rustix::process::geteuid().as_raw();
+        if peer.uid() != own && peer.uid() != 0 {
+            warn!(
+                uid = peer.uid(),
+                "a process of another user asked for a hand-over"
+            );
+            return;
+        }
+        self.connections += 1;
+        let number = PeerConnection(self.connections);
+        let channel = Channel::start(stream, number, self.received.sender.clone());
+        let pid = peer.pid().unwrap_or_default().cast_unsigned();
+        self.peers.insert(number, ConnectedPeer { channel, pid });
+    }
+
+    fn take(&mut self, from: PeerConnection, received: Received<ToOld>) {
+        if !self.peers.contains_key(&from) {
+            return;
+        }
+        match received {
+            Received::Message(message, _) => {
+                self.inputs.push_back(OldInput::Message(from, message));
+            }
+            Received::Lost(cause) => {
+                info!(cause, "the connection to the new process is over");
+                self.peers.remove(&from);
+                self.inputs.push_back(OldInput::Lost(from));
+            }
+        }
+    }
+
+    fn ask(&mut self, request: OldRequest) {
+        match request {
+            OldRequest::Upgrade(answer) => {
+                if self.asked.is_some() || self.is_succeeded {
+                    let _ = answer.send(Err("another upgrade is under way".to_owned()));
+                    return;
+                }
+                match self.app.start_successor() {
+                    Ok(pid) => {
+                        info!(pid, "a new process was started, which is to take over");
+                        self.asked = Some(answer);
+                    }
+                    Err(error) => {
+                        error!(%error, "the new program cannot be started");
+                        let _ = answer.send(Err(format!("cannot start the program: {error}")));
+                    }
+                }
+            }
+            OldRequest::ChildEnded(how) => {
+                if !self.is_succeeded {
+                    warn!(how, "the new process has ended, and this one serves");
+                }
+                self.answer(Err(format!(
+                    "the new process ended before it served: {how}"
+                )));
+            }
+            OldRequest::Stopping => self.inputs.push_back(OldInput::Stopping),
+        }
+    }
+
+    fn answer(&mut self, answer: UpgradeAnswer) {
+        if let Some(asked) = self.asked.take() {
+            let _ = asked.send(answer);
+        }
+    }
+
+    fn give_up_peer(&mut self) {
+        self.taken_by = None;
+        if let Some(peer) = self.side.committed_to() {
+            warn!("the new process does not take over in time, so this one takes back");
+            self.peers.remove(&peer);
+            self.inputs.push_back(OldInput::Lost(peer));
+        }
+    }
+
+    async fn handle(&mut self, input: OldInput) {
+        let outputs = self.side.handle(input);
+        if self.side.is_succeeded() && !self.is_succeeded {
+            self.is_succeeded = true;
+            self.succeeded();
+        }
+        for output in outputs {
+            self.act(output).await;
+        }
+        if self.side.committed_to().is_none() {
+            self.taken_by = None;
+        } else if self.taken_by.is_none() {
+            self.taken_by = Some(Instant::now() + TAKE_OVER_MAX);
+        }
+    }
+
+    async fn act(&mut self, output: OldOutput) {
+        match output {
+            OldOutput::Send(to, message) => self.send(to, &message),
+            OldOutput::Close(peer) => {
+                self.peers.remove(&peer);
+            }
+            OldOutput::Freeze => {
+                let frozen = self.freeze();
+                self.inputs.push_front(frozen);
+            }
+            OldOutput::Thaw => self.serve_again(false),
+            OldOutput::ReleaseLedger => {
+                if let Some(ledger) = &self.app.ledger {
+                    ledger.release();
+                }
+            }
+            OldOutput::ClaimLedger => {
+                let claimed = self.claim().await;
+                self.inputs.push_front(claimed);
+            }
+            OldOutput::TakeBack { term, .. } => self.serve_again(term != self.frozen_term),
+            OldOutput::Run(id) => self.app.gate.run_by_peer(id),
+            OldOutput::Refuse(id, refusal) => {
+                self.app.gate.refuse_by_peer(id, wire::refusal(refusal));
+            }
+            OldOutput::Drain => {
+                info!(
+                    "the new process speaks another version of the hand-over, so this one drains"
+                );
+                self.app
+                    .handover
+                    .phase
+                    .send_replace(HandoverPhase::Draining);
+            }
+            OldOutput::End => {
+                let pid = self.successor;
+                self.app
+                    .handover
+                    .phase
+                    .send_replace(HandoverPhase::Ended { pid });
+            }
+        }
+    }
+
+    fn send(&mut self, to: PeerConnection, message: &ToNew) {
+        let sockets = match message {
+            ToNew::Commit { .. } => std::mem::take(&mut self.sockets),
+            _ => Vec::new(),
+        };
+        let Some(peer) = self.peers.get(&to) else {
+            return;
+        };
+        if !peer.channel.send(message, sockets) {
+            self.peers.remove(&to);
+            self.inputs.push_back(OldInput::Lost(to));
+        }
+    }
+
+    /// Admits nothing from now on.
+    fn freeze(&mut self) -> OldInput {
+        let Some((term, ledger)) = self.ledger() else {
+            return cannot_freeze("this process, which has no ledger");
+        };
+        if self.app.handover.is_old_present() {
+            return cannot_freeze("the process before this one, which still drains");
+        }
+        self.draining = match DrainingLock::hold(ledger.path()) {
+            Ok(lock) => Some(lock),
+            Err(ClaimError::Taken(pid)) => return cannot_freeze(&format!("pid {pid}")),
+            Err(ClaimError::Io(error)) => return cannot_freeze(&error.to_string()),
+        };
+        self.frozen_term = term;
+        let clock = self.app.clock;
+        let frozen = self.app.gate.freeze();
+        let state = self.app.release_state();
+        self.sockets = self.app.every_socket();
+        self.sockets.truncate(SOCKETS_MAX as usize);
+        OldInput::Frozen(FrozenGate {
+            running: frozen
+                .running
+                .iter()
+                .map(|it| wire::running_call(it, clock))
+                .collect(),
+            waiting: frozen
+                .waiting
+                .iter()
+                .map(|it| wire::waiting_call(it, clock))
+                .collect(),
+            state,
+            sockets: self.sockets.len() as u32,
+            term,
+        })
+    }
+
+    fn ledger(&self) -> Option<(u64, &LedgerFile)> {
+        let ledger = self.app.ledger.as_ref()?;
+        Some((ledger.term()?, ledger))
+    }
+
+    /// Tries for the right to admit calls.
+    async fn claim(&self) -> OldInput {
+        let Some(ledger) = &self.app.ledger else {
+            return OldInput::LedgerRefused;
+        };
+        let until = Instant::now() + CLAIM_MAX;
+        loop {
+            match LedgerLock::claim(ledger.path()) {
+                Ok((lock, term)) => {
+                    ledger.reclaimed(lock);
+                    return OldInput::LedgerClaimed { term };
+                }
+                Err(_) if Instant::now() < until => sleep(CLAIM_EVERY).await,
+                Err(_) => return OldInput::LedgerRefused,
+            }
+        }
+    }
+
+    /// Admits and accepts as before. `has_admitted`: another process has admitted calls meanwhile.
+    fn serve_again(&mut self, has_admitted: bool) {
+        let app = &self.app;
+        if has_admitted {
+            app.quotas.reread(app.config.get().quotas.as_ref());
+        }
+        if let Some(ledger) = &app.ledger {
+            let settings = app.config.get().admit.clone();
+            ledger.decide_again(&app.gate, &settings, has_admitted, &self.stop);
+        }
+        app.retake_state();
+        if self.is_succeeded {
+            app.accept_again(&self.stop);
+            if let Some(ledger) = &app.ledger
+                && let Ok(listener) = bind(socket_of(ledger.path()))
+            {
+                self.listener = listener;
+            }
+            app.handover.phase.send_replace(HandoverPhase::Serving);
+        }
+        self.draining = None;
+        self.is_succeeded = false;
+        self.drained_by = None;
+        if let Some(finishing) = self.connections_closed.take() {
+            finishing.abort();
+        }
+        warn!(
+            has_admitted,
+            "the new process did not take over, or has died, so this one serves"
+        );
+        self.answer(Err(
+            "the new process died, and the old one serves".to_owned()
+        ));
+    }
+
+    /// Another process serves from now on.
+    fn succeeded(&mut self) {
+        let pid = self.peers.values().map(|peer| peer.pid).next();
+        let pid = pid.unwrap_or_default();
+        self.successor = pid;
+        info!(
+            pid,
+            "handed over: the new process serves, and this one finishes its calls"
+        );
+        self.app.leave_sockets();
+        self.app
+            .handover
+            .phase
+            .send_replace(HandoverPhase::HandedOver { pid });
+        let bound = self.app.config.get().listen.drain_timeout;
+        self.drained_by = Some(Instant::now() + bound);
+        let finishing = Arc::clone(&self.app).finish_connections(bound);
+        self.connections_closed = Some(tokio::spawn(finishing));
+        self.answer(Ok(pid));
+    }
+}
+
+fn cannot_freeze(by: &str) -> OldInput {
+    OldInput::CannotFreeze { by: by.into() }
+}
+
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn over(future: &mut Option<JoinHandle<()>>) {
+    match future {
+        // It ends only by itself, or with the runtime.
+        Some(task) => drop(task.await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Listens at this path, in the place of any other process. No client can connect before the file has its mode.
+fn bind(path: PathBuf) -> io::Result<UnixListener> {
+    let new = path.with_extension("upgrade-new");
+    let _ = fs::remove_file(&new);
+    let listener = UnixListener::bind(&new)?;
+    fs::set_permissions(&new, Permissions::from_mode(MODE))?;
+    fs::rename(new, path)?;
+    Ok(listener)
+}
+
+impl AppState {
+    /// Starts the program that takes over. Returns its pid.
+    fn start_successor(&self) -> io::Result<u32> {
+        let start = tidegate_runtime::lock(&self.successor);
+        let start = start.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        start()
+    }
+
+    /// Gives the state that is not in the ledger to the next process, and writes it no more.
+    fn release_state(&self) -> Vec<StatePart> {
+        let mut parts = parts_of(CALLERS, &self.saved());
+        parts.extend(parts_of(ACTS, &self.acts.release()));
+        tidegate_runtime::lock(&self.keeper).release();
+        drop(tidegate_runtime::lock(&self.name).take());
+        self.coordination.suspend();
+        parts
+    }
+
+    /// Writes the state again.
+    fn retake_state(&self) {
+        let config = self.config.get();
+        let path = config.callers.state_file.as_deref();
+        if let Err(error) = tidegate_runtime::lock(&self.keeper).retake(path) {
+            warn!(%error, "the state of callers is not saved any more");
+        }
+        if let Err(error) = self.acts.retake(path) {
+            warn!(%error, "what operators do is not saved any more");
+        }
+        let name = own_places(&config);
+        let name = name.and_then(|places| tidegate_runtime::ProcessName::claim(&places));
+        self.coordination
+            .resume(name.as_ref().map(tidegate_runtime::ProcessName::as_str));
+        *tidegate_runtime::lock(&self.name) = name;
+        self.coordination
+            .apply(config.coordinate.as_ref(), &config.admit);
+    }
+}
