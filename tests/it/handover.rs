@@ -1,6 +1,8 @@
 //! A running sidecar hands over to a new process: no call is lost, no limit is exceeded, and if one of the two dies the other
 //! goes on.
 
+mod table;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
