@@ -198,9 +198,12 @@ soak: faults-tools
 	MINUTES=$(MINUTES) $(CARGO) test --test it faults::the_soak -- --exact --ignored --nocapture
 
 # A sidecar is killed or stopped RESTARTS times in a storm, for each limit, and started again at once: what the backend sees.
-# Ten minutes; writes docs/reports/restarts.md.
+# Twice ten minutes; writes docs/reports/restarts.md and docs/reports/upgrades.md.
 RESTARTS ?= 100
 restarts:
+	$(CARGO) build --release -p tidegate
+	TIDEGATE_PROGRAM=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/tidegate \
+	  $(CARGO) test --test it handover::table::the_table -- --exact --ignored --nocapture
 	RESTARTS=$(RESTARTS) $(CARGO) test --test it restarts::the_table -- --exact --ignored --nocapture
 
 # What `tidegate plan` predicts beside what the real process does; writes docs/reports/predictions.md.

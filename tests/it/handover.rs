@@ -2,6 +2,7 @@
 //! goes on.
 
 mod table;
+mod versions;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -244,7 +244,9 @@ impl OldSide {
         out
     }
 
-    const fn peer(&self) -> Option<PeerConnection> {
+    /// The connection to the new process, from its first message on.
+    #[must_use]
+    pub const fn peer(&self) -> Option<PeerConnection> {
         match self.phase {
             OldPhase::Greeted(peer)
             | OldPhase::Estranged(peer)

@@ -26,6 +26,8 @@ use crate::config::Config;
 use crate::listen::InheritedSockets;
 use crate::telemetry::Logs;
 
+/// How long an old process may be silent before it has handed over.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How long the lock of an old process is tried for that has released it.
 const CLAIM_MAX: Duration = Duration::from_secs(1);
 /// The time between two tries.
@@ -100,7 +102,11 @@ impl TakingOver {
                     }
                 }
             }
-            this.receive().await;
+            if timeout(ANSWER_MAX, this.receive()).await.is_err() {
+                warn!("the old process does not answer");
+                this.channel = None;
+                this.inputs.push_back(NewInput::Lost);
+            }
         }
     }
 

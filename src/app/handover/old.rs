@@ -24,7 +24,7 @@ use super::{ACTS, CALLERS, HandoverPhase, OldRequest, UpgradeAnswer, parts_of, s
 use crate::app::ledger::{ClaimError, DrainingLock, LedgerFile, LedgerLock};
 use crate::app::{AppState, own_places};
 
-/// Connections of other processes at once. A further one waits in the kernel.
+/// Connections of other processes at once. A further one replaces the oldest that has not introduced itself.
 const PEERS_MAX: usize = 8;
 /// How long a new process may take from the commit on. Without a word from it, this process takes back.
 const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
@@ -124,7 +124,7 @@ impl OldProcess {
             let (taken_by, drained_by) = (self.taken_by, self.drained_by);
             tokio::select! {
                 () = stop.cancelled() => return,
-                accepted = self.listener.accept(), if self.peers.len() < PEERS_MAX => {
+                accepted = self.listener.accept() => {
                     match accepted {
                         Ok((stream, _)) => self.greet(stream),
                         Err(error) => {
@@ -167,6 +167,13 @@ impl OldProcess {
                 "a process of another user asked for a hand-over"
             );
             return;
+        }
+        if self.peers.len() >= PEERS_MAX {
+            let known = self.side.peer();
+            let silent = self.peers.keys().filter(|peer| Some(**peer) != known);
+            if let Some(oldest) = silent.min_by_key(|peer| peer.0).copied() {
+                self.peers.remove(&oldest);
+            }
         }
         self.connections += 1;
         let number = PeerConnection(self.connections);
