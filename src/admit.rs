@@ -26,6 +26,7 @@ mod permit;
 pub mod policy;
 mod promotion;
 mod quotas;
+mod service_times;
 mod settings;
 mod shadow;
 mod shown;
@@ -48,7 +49,8 @@ pub use self::observe::ObservedNow;
 pub use self::permit::Permit;
 pub use self::quotas::{QuotaAnswer, QuotaAsked, QuotaAt, QuotaRules, QuotaWork};
 pub use self::settings::{
-    ClassDeadline, ClassPool, ClassRule, GateSettings, LedgerLost, PacedLimit, WhenFull, Window,
+    AfterCrash, ClassDeadline, ClassPool, ClassRule, GateSettings, LedgerLost, PacedLimit,
+    WhenFull, Window,
 };
 pub use self::shown::QueuedCallNow;
 pub use self::waiting::{Admission, QueuePosition, QueuedCall};

@@ -18,6 +18,8 @@ use tidegate_limits::{Call, Limit, Policy, Scheduler, Timestamp};
 use tidegate_mapping::MappedFile;
 use tidegate_runtime::Clock;
 
+use super::service_times::{FunctionTable, KnownFunction};
+
 /// Most calls at once that a ledger notes. Their departures are noted in any case.
 const CALLS_MAX: u32 = 1 << 16;
 
@@ -33,11 +35,30 @@ pub struct GateLedger {
     ledger: Ledger<MappedFile>,
     clock: Clock,
     names: LedgerNames,
-    /// By place, the calls that the ledger has, with their buckets.
-    calls: Vec<Option<Option<BucketId>>>,
+    functions: FunctionTable,
+    /// By place, the calls that the ledger has.
+    calls: Vec<Option<NotedCall>>,
     levels: LevelPlaces,
     /// Empty, for the next events.
     events: Vec<LedgerEvent>,
+}
+
+/// A call that the ledger has.
+#[derive(Clone, Copy, Debug)]
+struct NotedCall {
+    bucket: Option<BucketId>,
+    function: KnownFunction,
+}
+
+/// A call of a process before, until it is finished.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CarriedHold {
+    /// Since when it has been held as such.
+    pub(super) since: Timestamp,
+    /// Until when it is held.
+    pub(super) until: Timestamp,
+    /// How long most such calls take; 0 if that is not known.   ms
+    pub(super) usual_ms: u32,
 }
 
 /// The names by which the next process finds limits, functions and classes.
@@ -46,7 +67,6 @@ struct LedgerNames {
     layout: Layout,
     /// The ring of each limit of the policy, if it is a window.
     rings: Vec<Option<usize>>,
-    functions: HashMap<Arc<str>, u16>,
     /// The moments at which calls count in any window: no other is worth a note.
     stamps: Vec<WindowStamp>,
 }
@@ -107,13 +127,12 @@ impl LedgerNames {
         Self {
             layout,
             rings,
-            functions: functions.into_iter().zip(0..).collect(),
             stamps,
         }
     }
 
-    fn function(&self, function: &str) -> u16 {
-        self.functions.get(function).copied().unwrap_or_default()
+    fn functions(&self) -> impl Iterator<Item = Arc<str>> {
+        self.layout.functions.iter().map(|it| (&**it).into())
     }
 }
 
@@ -165,6 +184,7 @@ impl GateLedger {
             ledger: Ledger::create(memory, &names.layout, boot, std::process::id())?,
             clock,
             calls: vec![None; names.layout.calls as usize],
+            functions: FunctionTable::new(names.functions(), FunctionTable::default()),
             names,
             levels: LevelPlaces::default(),
             events: Vec::new(),
@@ -174,6 +194,12 @@ impl GateLedger {
     /// Whether it has the regions that this policy needs.
     pub(super) fn fits(&self, policy: &Policy) -> bool {
         self.names == LedgerNames::of(policy)
+    }
+
+    /// Goes on with the times of functions that this ledger has measured.
+    pub(super) fn keep_times(&mut self, before: &mut Self) {
+        let times = std::mem::take(&mut before.functions);
+        self.functions = FunctionTable::new(self.names.functions(), times);
     }
 
     /// The next process finds that nothing is known.
@@ -215,11 +241,14 @@ impl GateLedger {
                     self.ledger.advance(place, stage(stamp));
                 }
             }
-            LedgerEvent::Ended { place } => {
-                if let Some(bucket) = self.calls.get_mut(place as usize).and_then(Option::take) {
+            LedgerEvent::Ended { place, took } => {
+                if let Some(noted) = self.calls.get_mut(place as usize).and_then(Option::take) {
                     self.ledger.end(place);
                     // It may have been charged more than the estimate.
-                    self.note_level(scheduler, bucket, now);
+                    self.note_level(scheduler, noted.bucket, now);
+                    if let Some(took) = took {
+                        self.functions.add(noted.function, took);
+                    }
                 }
             }
         }
@@ -229,18 +258,24 @@ impl GateLedger {
         matches!(self.calls.get(place as usize), Some(Some(_)))
     }
 
-    fn admit(&mut self, place: u32, call: &Call, since: Timestamp, held_since: Option<Timestamp>) {
+    fn admit(&mut self, place: u32, call: &Call, since: Timestamp, carried: Option<CarriedHold>) {
         let Some(noted) = self.calls.get_mut(place as usize) else {
             return;
         };
-        *noted = Some(call.bucket);
+        let function = self.functions.find(&call.function);
+        *noted = Some(NotedCall {
+            bucket: call.bucket,
+            function,
+        });
+        let held_since = carried.map(|it| self.clock.boot_time(it.since));
         let admission = Admission {
             at: self.clock.boot_time(since),
-            function: self.names.function(&call.function),
+            function: function.name,
             class: call.class.0 as u16,
             cost: call.cost.get(),
-            held_since: held_since.and_then(|since| NonZeroU64::new(self.clock.boot_time(since))),
+            held_since: held_since.and_then(NonZeroU64::new),
             tag: u32::from(call.backend.0),
+            usual_ms: carried.map_or_else(|| self.functions.usual_ms(function), |it| it.usual_ms),
         };
         self.ledger.admit(place, &admission);
     }
@@ -265,12 +300,12 @@ impl GateLedger {
         }
     }
 
-    /// Notes everything that is in force now, in a ledger without a call. `held_since` has, by their places, since when
-    /// calls of processes before have been held.
+    /// Notes everything that is in force now, in a ledger without a call. `carried` has, by their places,
+    /// the calls of processes before.
     pub(super) fn note_all<T>(
         &mut self,
         scheduler: &mut Scheduler<T>,
-        held_since: &HashMap<u32, Timestamp>,
+        carried: &HashMap<u32, CarriedHold>,
         now: Timestamp,
     ) {
         scheduler.events().for_each(drop);
@@ -282,7 +317,7 @@ impl GateLedger {
         }
         for place in scheduler.places() {
             if let Some((call, since)) = scheduler.running(place) {
-                self.admit(place, call, since, held_since.get(&place).copied());
+                self.admit(place, call, since, carried.get(&place).copied());
                 for stamp in scheduler.stamps(place) {
                     if self.has(place) {
                         self.ledger.advance(place, stage(stamp));

@@ -22,7 +22,7 @@ use super::acts::{ControlState, first};
 use super::ask::{Ask, Waits};
 use super::backends::BackendHealth;
 use super::journal::{Journal, SchedulerEvent};
-use super::ledger::GateLedger;
+use super::ledger::{CarriedHold, GateLedger};
 use super::observe::{CallEvent, Observer};
 use super::policy;
 use super::promotion::{EffectiveClass, Promotions};
@@ -95,8 +95,8 @@ pub(super) struct GateState {
     pub(super) observer: Observer,
     /// Where everything is noted that the next process must know.
     pub(super) ledger: Option<Box<GateLedger>>,
-    /// By the places of calls of processes before, since when they have been held as such.
-    pub(super) held_since: HashMap<u32, Timestamp>,
+    /// By their places, calls of processes before.
+    pub(super) carried: HashMap<u32, CarriedHold>,
 }
 
 /// The most postponements of one call that its line for a replay shows. With the default times, a call
@@ -195,7 +195,7 @@ impl GateLock {
             journal: None,
             keeps_steps: false,
             ledger: None,
-            held_since: HashMap::default(),
+            carried: HashMap::default(),
         };
         Self {
             clock,

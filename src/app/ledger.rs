@@ -9,7 +9,6 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use tidegate_ledger::{Boot, Carryover, PastRows, RowLedger, Void, read, read_rows};
@@ -283,7 +282,7 @@ pub(super) fn open(
             return Ok(None);
         }
     };
-    let calls = take_over(gate, file.before(), settings.ledger_lost);
+    let calls = take_over(gate, file.before(), settings);
     let kept = file.create(&gate.policy());
     if let Err(error) = kept.and_then(|new| gate.keep_ledger(new)) {
         warn!(%error, path = %path.display(), "a restart forgets what counts in the limits");
@@ -295,31 +294,18 @@ pub(super) fn open(
         holding: AtomicUsize::new(calls.len()),
     });
     if !calls.is_empty() {
-        let holds = hold(
-            gate.clone(),
-            calls,
-            settings.after_crash,
-            clock,
-            Arc::clone(&file.carried),
-        );
+        let holds = hold(gate.clone(), calls, clock, Arc::clone(&file.carried));
         // A process that stops before leaves them to the next one.
         tokio::spawn(beside.clone().run_until_cancelled_owned(holds));
     }
     Ok(Some(file))
 }
 
-/// Holds calls of processes before, each for this long since it has been held as such: if several processes die one after
-/// the other, no longer than after the first.
-async fn hold(
-    gate: Gate,
-    mut calls: CarriedCalls,
-    after_crash: Duration,
-    clock: Clock,
-    carried: Arc<CarriedNow>,
-) {
-    while let Some(since) = calls.held_since() {
-        clock.sleep_until(since + after_crash).await;
-        gate.finish_carried(&mut calls, since);
+/// Holds calls of processes before, each until its moment.
+async fn hold(gate: Gate, mut calls: CarriedCalls, clock: Clock, carried: Arc<CarriedNow>) {
+    while let Some(until) = calls.held_until() {
+        clock.sleep_until(until).await;
+        gate.finish_carried(&mut calls, until);
         carried.holding.store(calls.len(), Ordering::Relaxed);
     }
     info!("the calls of the process before hold their slots no longer");
@@ -329,11 +315,11 @@ async fn hold(
 fn take_over(
     gate: &Gate,
     before: PastLedger,
-    lost: LedgerLost,
+    settings: &GateSettings,
 ) -> Option<(CarriedCounts, CarriedCalls)> {
     let cause = match before {
         PastLedger::Known(before) => {
-            let (counts, calls) = gate.carry(&before);
+            let (counts, calls) = gate.carry(&before, settings.after_crash);
             info!(
                 pid = before.pid,
                 departures = counts.departures,
@@ -347,7 +333,7 @@ fn take_over(
         PastLedger::Void(void) => void.to_string(),
         PastLedger::Unreadable(error) => error.to_string(),
     };
-    begin_without(gate, lost, &cause);
+    begin_without(gate, settings.ledger_lost, &cause);
     None
 }
 

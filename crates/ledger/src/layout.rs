@@ -5,7 +5,7 @@
 //! | head | magic and version, boot (2), words in all, bytes of the directory, pid of the owner, seal |
 //! | directory | the layout as text, so that the next process knows what the regions mean; its seal |
 //! | live | how many calls and how many levels are in use |
-//! | calls | eight words for each |
+//! | calls | five words for each |
 //! | levels | five words for each |
 //! | rings | for each window: its next entry, then two words for each departure |
 
@@ -16,7 +16,7 @@ use std::ops::Range;
 pub(crate) const HEAD: usize = 7;
 
 /// The first word of a ledger: a name and the version of this layout.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"TGledg\0\x02");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"TGledg\0\x03");
 
 pub(crate) const CALL_WORDS: usize = 5;
 pub(crate) const LEVEL_WORDS: usize = 5;

@@ -55,6 +55,8 @@ pub struct CallAtBackend {
     pub held_since: Option<NonZeroU64>,
     /// A number that the limiter gave it.
     pub tag: u32,
+    /// How long most such calls take, as the process before measured; 0 if it did not know.   milliseconds
+    pub usual_ms: u32,
     /// The last stage that was noted. A window whose departure is a later stage does not count it yet.
     pub stage: CallStage,
 }
@@ -225,7 +227,8 @@ impl<'a> LedgerReader<'a> {
             class: name(&self.layout.classes, words[1] >> 32 & 0xffff)?,
             cost: (words[1] & u64::from(u32::MAX)) as u32,
             held_since: NonZeroU64::new(words[2].min(now)),
-            tag: u32::try_from(words[3]).ok()?,
+            tag: words[3] as u32,
+            usual_ms: (words[3] >> 32) as u32,
             stage,
         })
     }

@@ -39,6 +39,8 @@ pub struct Admission {
     pub held_since: Option<NonZeroU64>,
     /// A number that means something to the limiter.
     pub tag: u32,
+    /// How long most such calls take; 0 if that is not known.   milliseconds
+    pub usual_ms: u32,
 }
 
 /// The ledger that this process writes.
@@ -150,7 +152,7 @@ impl<M: Memory> Ledger<M> {
             call.at,
             u64::from(call.function) << 48 | u64::from(call.class) << 32 | u64::from(call.cost),
             call.held_since.map_or(0, NonZeroU64::get),
-            u64::from(call.tag),
+            u64::from(call.usual_ms) << 32 | u64::from(call.tag),
         ];
         for (index, &word) in words.iter().enumerate() {
             self.memory.store(at + index, word);
@@ -301,6 +303,7 @@ impl CallAtBackend {
             cost: self.cost,
             held_since: self.held_since,
             tag: self.tag,
+            usual_ms: self.usual_ms,
         }
     }
 }
