@@ -52,5 +52,5 @@ pub use self::settings::{
     AfterCrash, ClassDeadline, ClassPool, ClassRule, GateSettings, LedgerLost, PacedLimit,
     WhenFull, Window,
 };
-pub use self::shown::QueuedCallNow;
+pub use self::shown::{CarriedSlots, QueuedCallNow};
 pub use self::waiting::{Admission, QueuePosition, QueuedCall};

@@ -25,6 +25,17 @@ pub struct QueuedCallNow {
     pub delays: Delays,
     /// When it starts.
     pub foreseen: Prediction,
+    /// The calls of processes before that hold slots of that limit.
+    pub carried: Option<CarriedSlots>,
+}
+
+/// Slots of a limit that calls of processes before hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CarriedSlots {
+    /// Their number, at least one.
+    pub count: u64,
+    /// Until when the last one is held.
+    pub until: Timestamp,
 }
 
 impl Gate {
@@ -103,8 +114,18 @@ impl Gate {
                 let WaitReport {
                     held_by, delays, ..
                 } = lane.waited(now, ticket)?;
+                let carried = held_by.as_ref().and_then(|limit| {
+                    let held = state.carried.iter();
+                    let held = held.filter(|&(&place, _)| lane.holds_slot(place, limit));
+                    let untils = held.map(|(_, hold)| hold.until);
+                    Some(CarriedSlots {
+                        count: untils.clone().count() as u64,
+                        until: untils.max()?,
+                    })
+                });
                 Some(QueuedCallNow {
                     at: now,
+                    carried,
                     held_by,
                     delays,
                     foreseen: lane.foreseen(now, &[ticket], reopens).pop()??,
