@@ -43,7 +43,7 @@ pub use self::ask::{Ask, Claimed, Waits};
 pub use self::carry::{CarriedCalls, CarriedCounts, NewLedger};
 pub use self::gate::Gate;
 pub use self::journal::{CarriedCall, CarriedState, Journal, SchedulerEvent};
-pub use self::ledger::GateLedger;
+pub use self::ledger::{GateLedger, LedgerPlan};
 pub use self::lock::POSTPONED_MAX;
 pub use self::observe::ObservedNow;
 pub use self::permit::Permit;

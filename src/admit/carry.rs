@@ -14,7 +14,7 @@ use tidegate_limits::{Call, Class, Hold, Policy, Timestamp};
 use tidegate_runtime::Clock;
 
 use super::journal::{CarriedCall, CarriedState, SchedulerEvent};
-use super::ledger::{CarriedHold, GateLedger};
+use super::ledger::{CarriedHold, GateLedger, LedgerPlan};
 use super::lock::{GateState, Lane};
 use super::settings::AfterCrash;
 use super::{Gate, GateSettings, policy};
@@ -131,11 +131,24 @@ impl Gate {
         self.lock.change(|state, now| state.keep_ledger(new, now))
     }
 
-    /// Whether the ledger, if there is one, has the regions that this policy needs.
+    /// The ledger that this policy needs, with room for all calls that there are.
     #[must_use]
-    pub fn ledger_fits(&self, policy: &Policy) -> bool {
+    pub fn plan_ledger(&self, policy: &Policy) -> LedgerPlan {
+        self.lock.lock().plan_ledger(policy)
+    }
+
+    /// Whether there is a ledger that has the regions of this plan.
+    #[must_use]
+    pub fn ledger_fits(&self, plan: &LedgerPlan) -> bool {
         let state = self.lock.lock();
-        state.ledger.as_ref().is_some_and(|it| it.fits(policy))
+        state.ledger.as_ref().is_some_and(|it| it.fits(plan))
+    }
+
+    /// Whether more happens than the ledger has room for, so that the next process would know nothing.
+    #[must_use]
+    pub fn is_ledger_exceeded(&self) -> bool {
+        let state = self.lock.lock();
+        state.ledger.as_ref().is_some_and(|it| it.is_exceeded())
     }
 
     /// The policy in force.
@@ -152,6 +165,13 @@ impl Gate {
 }
 
 impl GateState {
+    /// Never smaller than the present ledger: until the new one has its place, calls come under the policy of that one.
+    fn plan_ledger(&self, policy: &Policy) -> LedgerPlan {
+        let places = self.lanes[Lane::Limited as usize].places().count() as u32;
+        let noted = self.ledger.as_ref().map_or(0, |it| it.calls_max());
+        LedgerPlan::of(policy, places.max(noted))
+    }
+
     fn keep_ledger(&mut self, new: NewLedger, now: Timestamp) -> io::Result<()> {
         let calls = &mut self.lanes[Lane::Limited as usize];
         calls.keep_events();
@@ -180,8 +200,8 @@ impl GateState {
 
     /// The limits have changed. Without a new ledger, one that does not fit is void.
     pub(super) fn renew_ledger(&mut self, new: Option<NewLedger>, now: Timestamp) {
-        let policy = self.lanes[Lane::Limited as usize].policy();
-        let fits = self.ledger.as_ref().is_none_or(|it| it.fits(policy));
+        let plan = self.plan_ledger(self.lanes[Lane::Limited as usize].policy());
+        let fits = self.ledger.as_ref().is_none_or(|it| it.fits(&plan));
         match new {
             // An error has ended the ledger.
             Some(new) => drop(self.keep_ledger(new, now)),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
 use tidegate_ledger::{Boot, Carryover, PastRows, RowLedger, Void, read, read_rows};
-use tidegate_limits::{Policy, Timestamp};
+use tidegate_limits::Timestamp;
 use tidegate_mapping::MappedFile;
 use tidegate_quota::memory::{KeptRecords, Memory};
 use tidegate_runtime::Clock;
@@ -21,7 +21,7 @@ use tracing::{info, warn};
 
 use super::{AppState, StartError};
 use crate::admit::{
-    CarriedCalls, CarriedCounts, Gate, GateLedger, GateSettings, LedgerLost, NewLedger,
+    CarriedCalls, CarriedCounts, Gate, GateLedger, GateSettings, LedgerLost, LedgerPlan, NewLedger,
 };
 
 /// More than a pid needs.   bytes
@@ -144,15 +144,15 @@ impl LedgerFile {
         read(&bytes, self.boot, now).map_or_else(PastLedger::Void, PastLedger::Known)
     }
 
-    /// Makes a ledger for this policy beside the present one.
+    /// Makes a ledger by this plan beside the present one.
     ///
     /// # Errors
     /// If there is no room for it.
-    pub(super) fn create(&self, policy: &Policy) -> io::Result<NewLedger> {
-        let words = GateLedger::words(policy).map_err(io::Error::other)?;
+    pub(super) fn create(&self, plan: LedgerPlan) -> io::Result<NewLedger> {
+        let words = plan.words().map_err(io::Error::other)?;
         let new = self.path.with_extension("new");
         let memory = map_new(&new, words)?;
-        let ledger = GateLedger::create(memory, policy, self.boot, self.clock);
+        let ledger = GateLedger::create(memory, plan, self.boot, self.clock);
         let path = self.path.clone();
         Ok(NewLedger {
             ledger: ledger.map_err(io::Error::other)?,
@@ -217,7 +217,7 @@ impl RecordsFile {
 
     fn keep(&self, before: &PastRows) -> io::Result<KeptRecords> {
         let new = self.path.with_extension("quotas-new");
-        let rows = KeptRecords::ROWS_MAX;
+        let rows = KeptRecords::ROWS;
         let memory = map_new(&new, RowLedger::<MappedFile>::words(rows))?;
         let ledger = RowLedger::create(memory, rows, self.boot, before.zero);
         let kept = KeptRecords::new(ledger, before);
@@ -283,7 +283,7 @@ pub(super) fn open(
         }
     };
     let calls = take_over(gate, file.before(), settings);
-    let kept = file.create(&gate.policy());
+    let kept = file.create(gate.plan_ledger(&gate.policy()));
     if let Err(error) = kept.and_then(|new| gate.keep_ledger(new)) {
         warn!(%error, path = %path.display(), "a restart forgets what counts in the limits");
         file.remove();
@@ -352,6 +352,17 @@ fn begin_without(gate: &Gate, lost: LedgerLost, cause: &str) {
 }
 
 impl AppState {
+    /// Sentences for operators about calls of the process before, and about what the next one would not know.
+    pub(super) fn ledger_notices(&self) -> impl Iterator<Item = String> {
+        let is_exceeded = self.gate.is_ledger_exceeded();
+        let exceeded = is_exceeded.then(|| {
+            "more calls are at the backend than the ledger has room for: after a crash now, windows begin as without a \
+             ledger (limits.ledger_lost)"
+                .to_owned()
+        });
+        self.carried().notice().into_iter().chain(exceeded)
+    }
+
     /// State of the process before that this one counts.
     pub(super) fn carried(&self) -> Arc<CarriedNow> {
         let file = self.ledger.as_ref();
@@ -360,12 +371,12 @@ impl AppState {
 
     /// Takes new limits. The ledger follows in the same step.
     pub(super) fn apply_limits(&self, limits: &GateSettings) -> Timestamp {
-        let policy = self.gate.policy_of(limits);
+        let plan = self.gate.plan_ledger(&self.gate.policy_of(limits));
         let file = self.ledger.as_ref();
         // It may have been removed by others.
-        let new = file.filter(|file| !self.gate.ledger_fits(&policy) || !file.path.exists());
+        let new = file.filter(|file| !self.gate.ledger_fits(&plan) || !file.path.exists());
         let new = new.and_then(|file| {
-            let made = file.create(&policy);
+            let made = file.create(plan);
             made.inspect_err(|error| warn!(%error, "a restart forgets what counts in the limits"))
                 .ok()
         });

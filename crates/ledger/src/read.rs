@@ -5,7 +5,9 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
-use crate::layout::{Boot, CALL_WORDS, DEPARTURE_WORDS, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions};
+use crate::layout::{
+    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions,
+};
 use crate::record::{CallStage, FULL, sealed_cost};
 use crate::seal::{RecordKind, of_half_sealed, seal, seal_call};
 
@@ -83,6 +85,8 @@ pub enum Void {
     OtherBoot,
     /// A seal or a count does not fit.
     Damaged,
+    /// More happened than the ledger had room for.
+    Exceeded,
 }
 
 impl fmt::Display for Void {
@@ -90,6 +94,7 @@ impl fmt::Display for Void {
         f.write_str(match self {
             Self::NotALedger => "the file is not a ledger, or its process died while it began",
             Self::OtherVersion => "another version of the program wrote it",
+            Self::Exceeded => "more calls were at the backend at once than it has room for",
             Self::OtherBoot => "the machine was restarted since",
             Self::Damaged => "it is damaged",
         })
@@ -118,9 +123,10 @@ pub fn read(bytes: &[u8], boot: Boot, now: u64) -> Result<Carryover, Void> {
         head_seal,
     ] = head;
     if magic != MAGIC {
-        return Err(match magic >> 16 == MAGIC >> 16 {
-            true => Void::OtherVersion,
-            false => Void::NotALedger,
+        return Err(match magic {
+            EXCEEDED => Void::Exceeded,
+            _ if magic >> 16 == MAGIC >> 16 => Void::OtherVersion,
+            _ => Void::NotALedger,
         });
     }
     if head_seal != seal(RecordKind::Head, 0, &head[..HEAD - 1]) || length > words.len() as u64 {

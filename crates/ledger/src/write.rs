@@ -5,7 +5,8 @@
 use std::num::NonZeroU64;
 
 use crate::layout::{
-    Boot, CALL_WORDS, DEPARTURE_WORDS, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions, TooLarge,
+    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions,
+    TooLarge,
 };
 use crate::read::{CallAtBackend, Carryover};
 use crate::record::{CallStage, FULL, sealed_cost};
@@ -259,6 +260,16 @@ impl<M: Memory> Ledger<M> {
                 }
             }
         }
+    }
+
+    /// More happens than there is room for: until [`resume`](Self::resume) the next process finds that, and nothing else.
+    pub fn exceed(&self) {
+        self.memory.store(0, EXCEEDED);
+    }
+
+    /// The ledger has everything again that the next process must know.
+    pub fn resume(&self) {
+        self.memory.store(0, MAGIC);
     }
 
     /// Makes the ledger void: the next process finds that nothing is known.
