@@ -30,6 +30,7 @@ mod permit;
 pub mod policy;
 mod promotion;
 mod quotas;
+mod service_times;
 mod settings;
 mod shadow;
 mod shown;
@@ -48,13 +49,14 @@ pub use self::decision::POSTPONED_MAX;
 pub use self::foreign::AdoptedCall;
 pub use self::gate::Gate;
 pub use self::journal::{CarriedCall, CarriedState, Journal, SchedulerEvent};
-pub use self::ledger::GateLedger;
+pub use self::ledger::{GateLedger, LedgerPlan};
 pub use self::observe::ObservedNow;
 pub use self::peer_calls::{FrozenCalls, PeerCall, PeerEvent, RunningPeerCall};
 pub use self::permit::Permit;
 pub use self::quotas::{QuotaAnswer, QuotaAsked, QuotaAt, QuotaRules, QuotaWork};
 pub use self::settings::{
-    ClassDeadline, ClassPool, ClassRule, GateSettings, LedgerLost, PacedLimit, WhenFull, Window,
+    AfterCrash, ClassDeadline, ClassPool, ClassRule, GateSettings, LedgerLost, PacedLimit,
+    WhenFull, Window,
 };
-pub use self::shown::QueuedCallNow;
+pub use self::shown::{CarriedSlots, QueuedCallNow};
 pub use self::waiting::{Admission, QueuePosition, QueuedCall};

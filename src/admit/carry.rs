@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_ledger::{CallAtBackend, CallStage, Carryover, level_key};
 use tidegate_limits::call::{Backend, BucketId, Cost};
@@ -11,10 +12,11 @@ use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Call, Class, Hold, Policy, Timestamp};
 use tidegate_runtime::Clock;
 
-use super::decision::{CallOwner, Lane};
+use super::decision::{CallOwner, CarriedHold, Lane};
 use super::journal::{CarriedCall, CarriedState, SchedulerEvent};
-use super::ledger::GateLedger;
+use super::ledger::{GateLedger, LedgerPlan};
 use super::lock::GateState;
+use super::settings::AfterCrash;
 use super::{Gate, GateSettings, policy};
 
 /// A ledger that no process would find yet.
@@ -25,8 +27,8 @@ pub struct NewLedger {
     pub publish: Box<dyn FnOnce() -> io::Result<()> + Send>,
 }
 
-/// The calls of processes before that may still be at the backend, those first that have been held longest. Each holds
-/// what it met until it is finished.
+/// The calls of processes before that may still be at the backend, in the order of their ends. Each holds what it met until
+/// it is finished.
 #[derive(Debug, Default)]
 #[must_use = "they hold their slots until they are finished"]
 pub struct CarriedCalls(VecDeque<(Timestamp, Hold)>);
@@ -44,10 +46,10 @@ impl CarriedCalls {
         self.0.is_empty()
     }
 
-    /// Since when the first one has been held: since the start of the process that was the first to count it.
+    /// Until when the first one is held.
     #[must_use]
-    pub fn held_since(&self) -> Option<Timestamp> {
-        self.0.front().map(|(since, _)| *since)
+    pub fn held_until(&self) -> Option<Timestamp> {
+        self.0.front().map(|(until, _)| *until)
     }
 }
 
@@ -64,19 +66,25 @@ pub struct CarriedCounts {
 
 impl Gate {
     /// Counts what the process before left, in windows, slots and buckets that have the same names.
-    pub fn carry(&self, before: &Carryover) -> (CarriedCounts, CarriedCalls) {
+    pub fn carry(
+        &self,
+        before: &Carryover,
+        after_crash: AfterCrash,
+    ) -> (CarriedCounts, CarriedCalls) {
         self.lock
-            .change(|state, now| state.carry(before, self.lock.clock, now, |_| true))
+            .change(|state, now| state.carry(before, self.lock.clock, now, after_crash, |_| true))
     }
 
     /// Counts what a process left that hands over, as [`carry`](Self::carry) does. Its own calls are
     /// [adopted](Self::adopt); those of processes before it are held.
-    pub fn carry_beside(&self, before: &Carryover) -> (CarriedCounts, CarriedCalls) {
-        self.lock.change(|state, now| {
-            state.carry(before, self.lock.clock, now, |call| {
-                call.held_since.is_some()
-            })
-        })
+    pub fn carry_beside(
+        &self,
+        before: &Carryover,
+        after_crash: AfterCrash,
+    ) -> (CarriedCounts, CarriedCalls) {
+        let is_held = |call: &CallAtBackend| call.held_since.is_some();
+        self.lock
+            .change(|state, now| state.carry(before, self.lock.clock, now, after_crash, is_held))
     }
 
     /// Counts each window as used up, because it is not known what the process before sent.
@@ -87,11 +95,11 @@ impl Gate {
         });
     }
 
-    /// The backend is done with the calls of processes before that have been held since this moment, or longer.
-    pub fn finish_carried(&self, carried: &mut CarriedCalls, held_since: Timestamp) {
+    /// The backend is done with the calls of processes before that are held until this moment.
+    pub fn finish_carried(&self, carried: &mut CarriedCalls, held_until: Timestamp) {
         self.lock.change(|state, now| {
             let calls = &mut carried.0;
-            let done = calls.partition_point(|(since, _)| *since <= held_since);
+            let done = calls.partition_point(|(until, _)| *until <= held_until);
             state.note(now, SchedulerEvent::CarriedDone(done));
             for (_, hold) in calls.drain(..done) {
                 state.owners.remove(&hold.place());
@@ -109,11 +117,24 @@ impl Gate {
         self.lock.change(|state, now| state.keep_ledger(new, now))
     }
 
-    /// Whether the ledger, if there is one, has the regions that this policy needs.
+    /// The ledger that this policy needs, with room for all calls that there are.
     #[must_use]
-    pub fn ledger_fits(&self, policy: &Policy) -> bool {
+    pub fn plan_ledger(&self, policy: &Policy) -> LedgerPlan {
+        self.lock.lock().plan_ledger(policy)
+    }
+
+    /// Whether there is a ledger that has the regions of this plan.
+    #[must_use]
+    pub fn ledger_fits(&self, plan: &LedgerPlan) -> bool {
         let state = self.lock.lock();
-        state.ledger.as_ref().is_some_and(|it| it.fits(policy))
+        state.ledger.as_ref().is_some_and(|it| it.fits(plan))
+    }
+
+    /// Whether more happens than the ledger has room for, so that the next process would know nothing.
+    #[must_use]
+    pub fn is_ledger_exceeded(&self) -> bool {
+        let state = self.lock.lock();
+        state.ledger.as_ref().is_some_and(|it| it.is_exceeded())
     }
 
     /// The policy in force.
@@ -136,9 +157,11 @@ impl GateState {
         before: &Carryover,
         clock: Clock,
         now: Timestamp,
+        after_crash: AfterCrash,
         is_held: impl Fn(&CallAtBackend) -> bool,
     ) -> (CarriedCounts, CarriedCalls) {
-        let carried = carried_state(before, self, clock, now, is_held);
+        let mut carried = carried_state(before, self, clock, now, is_held);
+        hold_until(&mut carried.calls, after_crash);
         self.note(now, SchedulerEvent::Carried(&carried));
         let mut counts = CarriedCounts {
             calls: carried.calls.len(),
@@ -153,15 +176,21 @@ impl GateState {
         for &(id, tokens, since) in &carried.levels {
             counts.levels += usize::from(calls.carry_tokens(now, id, tokens, since));
         }
-        let holds = carried.calls.into_iter().map(|it| {
-            let hold = calls.carry_call(now, it.since, it.call, it.departed);
-            (it.held_since, hold)
-        });
-        let holds: VecDeque<_> = holds.collect();
-        let held = holds.iter();
-        let owners = held.map(|(since, hold)| (hold.place(), CallOwner::Before(*since)));
-        self.owners.extend(owners);
+        let mut holds = VecDeque::new();
+        for it in carried.calls {
+            let owner = CallOwner::Before(it.hold());
+            let hold = self.calls().carry_call(now, it.since, it.call, it.departed);
+            self.owners.insert(hold.place(), owner);
+            holds.push_back((it.held_until, hold));
+        }
         (counts, CarriedCalls(holds))
+    }
+
+    /// Never smaller than the present ledger: until the new one has its place, calls come under the policy of that one.
+    fn plan_ledger(&self, policy: &Policy) -> LedgerPlan {
+        let places = self.lanes[Lane::Limited as usize].places().count() as u32;
+        let noted = self.ledger.as_ref().map_or(0, |it| it.calls_max());
+        LedgerPlan::of(policy, places.max(noted))
     }
 
     fn keep_ledger(&mut self, new: NewLedger, now: Timestamp) -> io::Result<()> {
@@ -169,6 +198,9 @@ impl GateState {
         calls.keep_events();
         let mut ledger = new.ledger;
         ledger.note_all(calls, &self.owners, now);
+        if let Some(before) = &mut self.ledger {
+            ledger.keep_times(before);
+        }
         // Under the lock: what is noted until the next change is in the ledger that has the name.
         if let Err(error) = (new.publish)() {
             self.end_ledger();
@@ -189,8 +221,8 @@ impl GateState {
 
     /// The limits have changed. Without a new ledger, one that does not fit is void.
     pub(super) fn renew_ledger(&mut self, new: Option<NewLedger>, now: Timestamp) {
-        let policy = self.lanes[Lane::Limited as usize].policy();
-        let fits = self.ledger.as_ref().is_none_or(|it| it.fits(policy));
+        let plan = self.plan_ledger(self.lanes[Lane::Limited as usize].policy());
+        let fits = self.ledger.as_ref().is_none_or(|it| it.fits(&plan));
         match new {
             // An error has ended the ledger.
             Some(new) => drop(self.keep_ledger(new, now)),
@@ -234,6 +266,8 @@ fn carried_state(
         CarriedCall {
             since: at(call.at),
             held_since: call.held_since.map_or(now, |since| at(since.get())),
+            held_until: now,
+            usual: (call.usual_ms > 0).then(|| Duration::from_millis(call.usual_ms.into())),
             call: Call::new(&*call.function, at(call.at))
                 .backend(Backend(call.tag as u8))
                 .class(Class(class as u32))
@@ -247,11 +281,89 @@ fn carried_state(
         }
     };
     let held = before.calls.iter().filter(|call| is_held(call));
-    let mut calls: Vec<_> = held.map(carried).collect();
-    calls.sort_by_key(|call| call.held_since);
+    let calls = held.map(carried).collect();
     CarriedState {
         windows: windows.collect(),
         levels: levels.collect(),
         calls,
+    }
+}
+
+/// Decides until when each call is held, and puts them in that order.
+fn hold_until(calls: &mut [CarriedCall], after_crash: AfterCrash) {
+    let lasted = |call: &CarriedCall| call.held_since.since(call.since);
+    let is_late = |call: &&CarriedCall| call.usual.is_some_and(|usual| lasted(call) > usual);
+    let late = calls.iter().filter(is_late).map(lasted).max();
+    for call in &mut *calls {
+        call.held_until = call.held_since + after_crash.hold_time(call.usual, late);
+    }
+    calls.sort_by_key(|call| call.held_until);
+}
+
+impl CarriedCall {
+    fn hold(&self) -> CarriedHold {
+        let usual = self.usual.map_or(0, |usual| usual.as_millis());
+        CarriedHold {
+            since: self.held_since,
+            until: self.held_until,
+            usual_ms: u32::try_from(usual).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// Calls that had lasted this long when they were counted first, with their usual times. Returns for how long each is
+    /// held after that.
+    fn held<const N: usize>(
+        after_crash: AfterCrash,
+        calls: [(u64, Option<u64>); N],
+    ) -> [Duration; N] {
+        let counted = Timestamp::ZERO + seconds(1_000);
+        let mut calls = calls.map(|(lasted, usual)| {
+            let since = Timestamp::ZERO + seconds(1_000 - lasted);
+            CarriedCall {
+                call: Call::new("any", since),
+                class: "".into(),
+                since,
+                held_since: counted,
+                held_until: counted,
+                usual: usual.map(seconds),
+                departed: &[],
+            }
+        });
+        hold_until(&mut calls, after_crash);
+        assert!(calls.is_sorted_by_key(|call| call.held_until));
+        calls.map(|call| call.held_until.since(counted))
+    }
+
+    #[test]
+    fn a_call_is_held_as_long_as_such_calls_usually_take() {
+        let held = |calls| held(AfterCrash::Usual, calls);
+        assert_eq!(held([(1, Some(2)), (1, Some(90))]), [2, 90].map(seconds));
+        // Nothing is known of the first.
+        assert_eq!(held([(0, None), (1, Some(2))]), [2, 60].map(seconds));
+    }
+
+    #[test]
+    fn a_call_that_has_lasted_longer_than_usual_holds_all_as_long_again_but_at_most_a_minute() {
+        let held = |calls| held(AfterCrash::Usual, calls);
+        assert_eq!(held([(5, Some(2)), (1, Some(2))]), [5, 5].map(seconds));
+        assert_eq!(held([(500, Some(2)), (1, Some(2))]), [60, 60].map(seconds));
+        // One that usually takes long says nothing of others.
+        assert_eq!(held([(80, Some(90)), (1, Some(2))]), [2, 90].map(seconds));
+    }
+
+    #[test]
+    fn a_time_of_the_operator_is_the_same_for_all() {
+        let fixed = AfterCrash::Fixed(seconds(7));
+        let calls = [(5, Some(2)), (1, None)];
+        assert_eq!(held(fixed, calls), [7, 7].map(seconds));
     }
 }

@@ -106,11 +106,22 @@ impl Lane {
     }
 }
 
+/// A call of a process before, until it is finished.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CarriedHold {
+    /// Since when it has been held as such.
+    pub(super) since: Timestamp,
+    /// Until when it is held.
+    pub(super) until: Timestamp,
+    /// How long most such calls take; 0 if that is not known.   ms
+    pub(super) usual_ms: u32,
+}
+
 /// The owner of a running call that is not of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum CallOwner {
-    /// A process before. The call may still be at the backend, and has been held since then.
-    Before(Timestamp),
+    /// A process before. The call may still be at the backend.
+    Before(CarriedHold),
     /// A process that drains, which knows the call by this number.
     Peer(ForeignId),
 }

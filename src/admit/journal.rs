@@ -31,7 +31,7 @@ pub struct CarriedState {
     pub windows: Vec<(String, Vec<(Timestamp, Cost)>)>,
     /// The levels of buckets, and since when they were so.
     pub levels: Vec<(BucketId, f64, Timestamp)>,
-    /// The calls that may still be at the backend, those first that have been held longest.
+    /// The calls that may still be at the backend, in the order in which they are finished.
     pub calls: Vec<CarriedCall>,
 }
 
@@ -46,6 +46,10 @@ pub struct CarriedCall {
     pub since: Timestamp,
     /// Since when it has been held as a call of a process before.
     pub held_since: Timestamp,
+    /// Until when it is held.
+    pub held_until: Timestamp,
+    /// How long most such calls take, if that is known.
+    pub usual: Option<Duration>,
     /// The departures that windows count already.
     pub departed: &'static [WindowStamp],
 }
@@ -91,7 +95,7 @@ pub enum SchedulerEvent<'a> {
     Carried(&'a CarriedState),
     /// Every window counts as used up, because nothing is known of the process before.
     CarriedFull,
-    /// Some calls of processes before count no longer: this many, those first that have been held longest.
+    /// Some calls of processes before count no longer: this many, in their order.
     CarriedDone(usize),
     /// The quotas of the config in force.
     Quotas,

@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use tidegate_ledger::{
     Admission, Boot, CallStage, Layout, Ledger, TooLarge, WindowRegion, level_key,
 };
@@ -19,14 +19,13 @@ use tidegate_mapping::MappedFile;
 use tidegate_runtime::Clock;
 
 use super::decision::CallOwner;
+use super::service_times::{FunctionTable, KnownFunction};
 
-/// Most calls at once that a ledger notes. Their departures are noted in any case.
+/// Most calls at once that a ledger notes, which is as many as there can be workers. While there are more, the next
+/// process finds only that.
 const CALLS_MAX: u32 = 1 << 16;
 
-/// Most calls at once where no limit says how many calls there are at once: only the moments in windows count then.
-const UNBOUNDED_CALLS_MAX: u32 = 1 << 12;
-
-/// Most buckets whose levels a ledger notes.
+/// Most buckets whose levels a ledger notes: all that rate limits can have.
 const LEVELS_MAX: u32 = 1 << 10;
 
 /// The ledger of a gate, and the places of its calls and buckets in it.
@@ -34,21 +33,30 @@ const LEVELS_MAX: u32 = 1 << 10;
 pub struct GateLedger {
     ledger: Ledger<MappedFile>,
     clock: Clock,
-    names: LedgerNames,
-    /// By place, the calls that the ledger has, with their buckets.
-    calls: Vec<Option<Option<BucketId>>>,
+    plan: LedgerPlan,
+    functions: FunctionTable,
+    /// By place, the calls that the ledger has.
+    calls: Vec<Option<NotedCall>>,
     levels: LevelPlaces,
+    /// The places of running calls for which there is no room.
+    beyond: HashSet<u32>,
     /// Empty, for the next events.
     events: Vec<LedgerEvent>,
 }
 
-/// The names by which the next process finds limits, functions and classes.
+/// A call that the ledger has.
+#[derive(Clone, Copy, Debug)]
+struct NotedCall {
+    bucket: Option<BucketId>,
+    function: KnownFunction,
+}
+
+/// The regions that a ledger needs, and the names by which the next process finds limits, functions and classes.
 #[derive(Debug, PartialEq, Eq)]
-struct LedgerNames {
+pub struct LedgerPlan {
     layout: Layout,
     /// The ring of each limit of the policy, if it is a window.
     rings: Vec<Option<usize>>,
-    functions: HashMap<Arc<str>, u16>,
     /// The moments at which calls count in any window: no other is worth a note.
     stamps: Vec<WindowStamp>,
 }
@@ -59,10 +67,14 @@ struct LevelPlaces {
     used: HashMap<BucketId, (u32, [u64; 2])>,
     /// Places of buckets that are gone.
     free: Vec<u32>,
+    /// A bucket had no place.
+    is_exceeded: bool,
 }
 
-impl LedgerNames {
-    fn of(policy: &Policy) -> Self {
+impl LedgerPlan {
+    /// The plan for this policy, with room for at least this number of calls: those of a policy before may be more than
+    /// this one allows.
+    pub(super) fn of(policy: &Policy, calls: u32) -> Self {
         let mut layout = Layout {
             levels: LEVELS_MAX,
             ..Layout::default()
@@ -101,21 +113,28 @@ impl LedgerNames {
             Limit::Outstanding { max } if rule.scope == Scope::Every => Some(max),
             _ => None,
         });
-        let at_once = at_once.min().unwrap_or(UNBOUNDED_CALLS_MAX);
-        layout.calls = at_once.min(CALLS_MAX);
+        let at_once = at_once.min().unwrap_or(CALLS_MAX);
+        layout.calls = at_once.max(calls).min(CALLS_MAX);
         layout.functions = functions.iter().map(|it| (&**it).into()).collect();
         let classes = policy.classes().iter();
         layout.classes = classes.map(|it| (&*it.name).into()).collect();
         Self {
             layout,
             rings,
-            functions: functions.into_iter().zip(0..).collect(),
             stamps,
         }
     }
 
-    fn function(&self, function: &str) -> u16 {
-        self.functions.get(function).copied().unwrap_or_default()
+    /// Words that the ledger needs.
+    ///
+    /// # Errors
+    /// If no ledger may be as large.
+    pub fn words(&self) -> Result<usize, TooLarge> {
+        self.layout.words()
+    }
+
+    fn functions(&self) -> impl Iterator<Item = Arc<str>> {
+        self.layout.functions.iter().map(|it| (&**it).into())
     }
 }
 
@@ -144,38 +163,47 @@ impl LevelPlaces {
 }
 
 impl GateLedger {
-    /// Words that the ledger of a gate with this policy needs.
-    ///
-    /// # Errors
-    /// If no ledger may be as large.
-    pub fn words(policy: &Policy) -> Result<usize, TooLarge> {
-        LedgerNames::of(policy).layout.words()
-    }
-
     /// Begins a ledger in this memory, without a call.
     ///
     /// # Errors
     /// If no ledger may be as large.
     pub fn create(
         memory: MappedFile,
-        policy: &Policy,
+        plan: LedgerPlan,
         boot: Boot,
         clock: Clock,
     ) -> Result<Self, TooLarge> {
-        let names = LedgerNames::of(policy);
         Ok(Self {
-            ledger: Ledger::create(memory, &names.layout, boot, std::process::id())?,
+            ledger: Ledger::create(memory, &plan.layout, boot, std::process::id())?,
             clock,
-            calls: vec![None; names.layout.calls as usize],
-            names,
+            calls: vec![None; plan.layout.calls as usize],
+            functions: FunctionTable::new(plan.functions(), FunctionTable::default()),
+            plan,
             levels: LevelPlaces::default(),
+            beyond: HashSet::default(),
             events: Vec::new(),
         })
     }
 
-    /// Whether it has the regions that this policy needs.
-    pub(super) fn fits(&self, policy: &Policy) -> bool {
-        self.names == LedgerNames::of(policy)
+    /// Whether it has the regions of this plan.
+    pub(super) fn fits(&self, plan: &LedgerPlan) -> bool {
+        self.plan == *plan
+    }
+
+    /// Most calls that it has room for.
+    pub(super) fn calls_max(&self) -> u32 {
+        self.plan.layout.calls
+    }
+
+    /// Whether more happens than it has room for.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.levels.is_exceeded || !self.beyond.is_empty()
+    }
+
+    /// Goes on with the times of functions that this ledger has measured.
+    pub(super) fn keep_times(&mut self, before: &mut Self) {
+        let times = std::mem::take(&mut before.functions);
+        self.functions = FunctionTable::new(self.plan.functions(), times);
     }
 
     /// The next process finds that nothing is known.
@@ -219,20 +247,28 @@ impl GateLedger {
                 }
             }
             LedgerEvent::Departed { limit, at, cost } => {
-                if let Some(ring) = self.names.rings[limit as usize] {
+                if let Some(ring) = self.plan.rings[limit as usize] {
                     self.ledger.depart(ring, self.clock.boot_time(at), cost);
                 }
             }
             LedgerEvent::Stamped { place, stamp } => {
-                if self.names.stamps.contains(&stamp) && self.has(place) {
+                if self.plan.stamps.contains(&stamp) && self.has(place) {
                     self.ledger.advance(place, stage(stamp));
                 }
             }
-            LedgerEvent::Ended { place } => {
-                if let Some(bucket) = self.calls.get_mut(place as usize).and_then(Option::take) {
+            LedgerEvent::Ended { place, .. } if self.beyond.remove(&place) => {
+                if !self.is_exceeded() {
+                    self.ledger.resume();
+                }
+            }
+            LedgerEvent::Ended { place, took } => {
+                if let Some(noted) = self.calls.get_mut(place as usize).and_then(Option::take) {
                     self.ledger.end(place);
                     // It may have been charged more than the estimate.
-                    self.note_level(scheduler, bucket, now);
+                    self.note_level(scheduler, noted.bucket, now);
+                    if let Some(took) = took {
+                        self.functions.add(noted.function, took);
+                    }
                 }
             }
         }
@@ -244,21 +280,29 @@ impl GateLedger {
 
     fn admit(&mut self, place: u32, call: &Call, since: Timestamp, owner: Option<&CallOwner>) {
         let Some(noted) = self.calls.get_mut(place as usize) else {
+            self.beyond.insert(place);
+            self.ledger.exceed();
             return;
         };
-        *noted = Some(call.bucket);
-        let (held_since, foreign) = match owner {
+        let function = self.functions.find(&call.function);
+        *noted = Some(NotedCall {
+            bucket: call.bucket,
+            function,
+        });
+        let (carried, foreign) = match owner {
             None => (None, None),
-            Some(CallOwner::Before(since)) => (NonZeroU64::new(self.clock.boot_time(*since)), None),
+            Some(CallOwner::Before(hold)) => (Some(hold), None),
             Some(CallOwner::Peer(id)) => (None, NonZeroU64::new(id.0)),
         };
+        let held_since = carried.map(|it| self.clock.boot_time(it.since));
         let admission = Admission {
             at: self.clock.boot_time(since),
-            function: self.names.function(&call.function),
+            function: function.name,
             class: call.class.0 as u16,
             cost: call.cost.get(),
-            held_since,
+            held_since: held_since.and_then(NonZeroU64::new),
             tag: u32::from(call.backend.0),
+            usual_ms: carried.map_or_else(|| self.functions.usual_ms(function), |it| it.usual_ms),
             foreign,
         };
         self.ledger.admit(place, &admission);
@@ -278,14 +322,20 @@ impl GateLedger {
             let name = scheduler.bucket_name(id);
             level_key(name.map_or("", |name| name))
         };
-        if let Some((place, key)) = self.levels.place(id, key) {
-            self.ledger
-                .set_level(place, key, tokens, self.clock.boot_time(at));
+        match self.levels.place(id, key) {
+            Some((place, key)) => {
+                let at = self.clock.boot_time(at);
+                self.ledger.set_level(place, key, tokens, at);
+            }
+            None => {
+                self.levels.is_exceeded = true;
+                self.ledger.exceed();
+            }
         }
     }
 
-    /// Notes everything that is in force now, in a ledger without a call. `owners` has the calls that are not of this
-    /// process, by their places.
+    /// Notes everything that is in force now, in a ledger without a call. `owners` has the calls that are
+    /// not of this process, by their places.
     pub(super) fn note_all<T>(
         &mut self,
         scheduler: &mut Scheduler<T>,
@@ -293,7 +343,7 @@ impl GateLedger {
         now: Timestamp,
     ) {
         scheduler.events().for_each(drop);
-        for (limit, ring) in self.names.rings.clone().into_iter().enumerate() {
+        for (limit, ring) in self.plan.rings.clone().into_iter().enumerate() {
             let Some(ring) = ring else { continue };
             for (at, cost) in scheduler.window_departures(limit as u32) {
                 self.ledger.depart(ring, self.clock.boot_time(at), cost);
@@ -332,4 +382,122 @@ fn stage(stamp: WindowStamp) -> CallStage {
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests serve no calls")]
+mod tests {
+    use tempfile::NamedTempFile;
+    use tidegate_ledger::{Void, read};
+    use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, WhenFull};
+    use tidegate_limits::scheduler::Outcome;
+
+    use super::*;
+
+    const BOOT: Boot = Boot([1, 2]);
+
+    fn policy(at_once: u32) -> Policy {
+        let rule = LimitRule {
+            name: "workers".into(),
+            scope: Scope::Every,
+            limit: Limit::Outstanding { max: at_once },
+            reserve: None,
+        };
+        let classes = vec![ClassShare::new("", 1)];
+        Policy::new(vec![rule], 1, WhenFull::Refuse, Postpone::InTurn, classes)
+            .expect("it is sound")
+    }
+
+    /// A scheduler with its ledger, in a file.
+    struct Noted {
+        scheduler: Scheduler<()>,
+        ledger: GateLedger,
+        clock: Clock,
+        file: NamedTempFile,
+    }
+
+    impl Noted {
+        fn new(plan: LedgerPlan, at_once: u32) -> Self {
+            let file = NamedTempFile::new().expect("a file");
+            let words = plan.words().expect("it is small");
+            let memory = MappedFile::create(file.as_file(), words).expect("it is mapped");
+            let clock = Clock::start();
+            let mut scheduler = Scheduler::new(policy(at_once));
+            scheduler.keep_events();
+            let ledger = GateLedger::create(memory, plan, BOOT, clock);
+            Self {
+                scheduler,
+                ledger: ledger.expect("it is small"),
+                clock,
+                file,
+            }
+        }
+
+        fn begin(&mut self) -> tidegate_limits::Hold {
+            let now = self.clock.now();
+            let hold = self.scheduler.run_at_once(now, Call::new("any", now));
+            let hold = hold.unwrap_or_else(|_| panic!("there is room"));
+            self.ledger
+                .follow(&mut self.scheduler, &HashMap::default(), now);
+            hold
+        }
+
+        fn end(&mut self, hold: tidegate_limits::Hold) {
+            let now = self.clock.now();
+            self.scheduler.finish(now, hold, Outcome::Served, None);
+            self.ledger
+                .follow(&mut self.scheduler, &HashMap::default(), now);
+        }
+
+        /// The calls that the next process finds.
+        fn left(&self) -> Result<usize, Void> {
+            let bytes = std::fs::read(self.file.path()).expect("it is there");
+            read(&bytes, BOOT, u64::MAX).map(|carried| carried.calls.len())
+        }
+    }
+
+    #[test]
+    fn while_there_are_more_calls_than_places_the_next_process_finds_only_that() {
+        let at_once = CALLS_MAX + 10;
+        let plan = LedgerPlan::of(&policy(at_once), 0);
+        assert_eq!(plan.layout.calls, CALLS_MAX);
+        let mut noted = Noted::new(plan, at_once);
+        let mut holds: Vec<_> = (0..CALLS_MAX).map(|_| noted.begin()).collect();
+        assert_eq!(noted.left(), Ok(CALLS_MAX as usize));
+        let beyond = [noted.begin(), noted.begin()];
+        assert!(noted.ledger.is_exceeded());
+        assert_eq!(noted.left(), Err(Void::Exceeded));
+        noted.end(holds.pop().expect("there are many"));
+        let [one, other] = beyond;
+        noted.end(one);
+        assert_eq!(noted.left(), Err(Void::Exceeded), "one is still beyond");
+        noted.end(other);
+        assert!(!noted.ledger.is_exceeded());
+        assert_eq!(noted.left(), Ok(CALLS_MAX as usize - 1));
+    }
+
+    #[test]
+    fn a_ledger_has_room_for_the_calls_that_a_policy_before_allowed() {
+        let plan = LedgerPlan::of(&policy(2), 5);
+        assert_eq!(plan.layout.calls, 5);
+        let plan = LedgerPlan::of(&policy(7), 5);
+        assert_eq!(plan.layout.calls, 7);
+    }
+
+    #[test]
+    fn each_bucket_has_a_place_as_long_as_there_is_one() {
+        let mut levels = LevelPlaces::default();
+        for id in 0..LEVELS_MAX {
+            let number = u64::from(id);
+            let place = levels.place(BucketId(number), || [1, number]);
+            assert_eq!(place.map(|(place, _)| place), Some(id));
+        }
+        assert_eq!(
+            levels.place(BucketId(u64::from(LEVELS_MAX)), || [1, 2]),
+            None
+        );
+        assert_eq!(levels.remove(BucketId(7)), Some(7));
+        let place = levels.place(BucketId(u64::from(LEVELS_MAX)), || [1, 2]);
+        assert_eq!(place.map(|(place, _)| place), Some(7));
+    }
 }

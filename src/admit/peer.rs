@@ -19,6 +19,7 @@ use super::lock::{BEAT, GateState};
 use super::peer_calls::{
     CallPlace, FrozenCalls, PeerCall, PeerCalls, PeerEvent, RunStep, RunningPeerCall, next_id,
 };
+use super::settings::AfterCrash;
 use crate::call::{Fault, Refusal, Role};
 
 /// How long after its deadline a call ends here if the other process has not said so. That process knows the limit that
@@ -40,7 +41,11 @@ impl Gate {
 
     /// Decides again, after the other process has died: counts what that one left in its ledger. Calls of its own may
     /// still be at the backend.
-    pub fn take_back(&self, before: &Carryover) -> (CarriedCounts, CarriedCalls) {
+    pub fn take_back(
+        &self,
+        before: &Carryover,
+        after_crash: AfterCrash,
+    ) -> (CarriedCounts, CarriedCalls) {
         // Those of this process, and those that it has held itself, are counted here.
         let is_own_of_peer =
             |call: &CallAtBackend| call.foreign.is_none() && call.held_since.is_none();
@@ -48,7 +53,7 @@ impl Gate {
             // Of later ones the other process may not have read.
             let frozen = state.peer.as_ref().map_or(now, |peer| peer.frozen);
             state.calls().forget_departures_before(frozen);
-            let carried = state.carry(before, self.lock.clock, now, is_own_of_peer);
+            let carried = state.carry(before, self.lock.clock, now, after_crash, is_own_of_peer);
             state.decides_again();
             carried
         })

@@ -49,10 +49,40 @@ pub struct GateSettings {
     /// Content of windows at a start if nothing is known of the process before.
     pub ledger_lost: LedgerLost,
     /// How long after the start a call counts that was at the backend when the process before died.
-    pub after_crash: Duration,
+    pub after_crash: AfterCrash,
     /// How long limits grow from a tenth to full, after a backend was down and after a pause. Zero is
     /// not at all.
     pub ramp: Duration,
+}
+
+/// How long a call that was at the backend when its process died holds its slot in the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterCrash {
+    /// So long in any case.
+    Fixed(Duration),
+    /// As long as such calls usually take, as far as that is known.
+    Usual,
+}
+
+impl AfterCrash {
+    /// How long a call is held if nothing is known of such calls; and the most for which one that has lasted too long
+    /// holds others.
+    const UNKNOWN: Duration = Duration::from_secs(60);
+
+    /// How long a call is held. `usual` is how long most such calls take; `late` is how long one has lasted that had
+    /// already lasted longer than is usual for it, which means that the backend is slower than usual.
+    #[must_use]
+    pub fn hold_time(self, usual: Option<Duration>, late: Option<Duration>) -> Duration {
+        match (self, usual) {
+            (Self::Fixed(time), _) => time,
+            (Self::Usual, None) => Self::UNKNOWN,
+            // From the start and not from its admission: that is the longer time.
+            (Self::Usual, Some(usual)) => {
+                let late = late.map_or(Duration::ZERO, |late| late.min(Self::UNKNOWN));
+                usual.max(late)
+            }
+        }
+    }
 }
 
 words! {

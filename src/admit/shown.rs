@@ -9,7 +9,7 @@ use tidegate_limits::scheduler::{Delays, LimitNow, Prediction, QueueNow, WaitRep
 use tidegate_limits::{Scheduler, Timestamp};
 
 use super::Gate;
-use super::decision::WaitingCall;
+use super::decision::{CallOwner, WaitingCall};
 use super::lock::GateState;
 use super::metrics::GateNow;
 use super::observe::ObservedNow;
@@ -26,6 +26,17 @@ pub struct QueuedCallNow {
     pub delays: Delays,
     /// When it starts.
     pub foreseen: Prediction,
+    /// The calls of processes before that hold slots of that limit.
+    pub carried: Option<CarriedSlots>,
+}
+
+/// Slots of a limit that calls of processes before hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CarriedSlots {
+    /// Their number, at least one.
+    pub count: u64,
+    /// Until when the last one is held.
+    pub until: Timestamp,
 }
 
 impl Gate {
@@ -104,8 +115,21 @@ impl Gate {
                 let WaitReport {
                     held_by, delays, ..
                 } = lane.waited(now, ticket)?;
+                let carried = held_by.as_ref().and_then(|limit| {
+                    let held = state.owners.iter();
+                    let held = held.filter(|&(&place, _)| lane.holds_slot(place, limit));
+                    let untils = held.filter_map(|(_, owner)| match owner {
+                        CallOwner::Before(hold) => Some(hold.until),
+                        CallOwner::Peer(_) => None,
+                    });
+                    Some(CarriedSlots {
+                        count: untils.clone().count() as u64,
+                        until: untils.max()?,
+                    })
+                });
                 Some(QueuedCallNow {
                     at: now,
+                    carried,
                     held_by,
                     delays,
                     foreseen: lane.foreseen(now, &[ticket], reopens).pop()??,

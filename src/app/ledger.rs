@@ -11,10 +11,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use tidegate_ledger::{Boot, Carryover, PastRows, RowLedger, Void, read, read_rows};
-use tidegate_limits::{Policy, Timestamp};
+use tidegate_limits::Timestamp;
 use tidegate_mapping::MappedFile;
 use tidegate_quota::memory::{KeptRecords, Memory};
 use tidegate_runtime::{Clock, lock};
@@ -25,7 +24,7 @@ use tracing::{info, warn};
 pub(super) use self::locks::{ClaimError, DrainingLock, LedgerLock};
 use super::{AppState, StartError};
 use crate::admit::{
-    CarriedCalls, CarriedCounts, Gate, GateLedger, GateSettings, LedgerLost, NewLedger,
+    CarriedCalls, CarriedCounts, Gate, GateLedger, GateSettings, LedgerLost, LedgerPlan, NewLedger,
 };
 
 /// Largest ledger.   bytes
@@ -148,8 +147,8 @@ impl LedgerFile {
     ) {
         match (has_admitted, self.before()) {
             (true, PastLedger::Known(before)) => {
-                let (_, calls) = gate.take_back(&before);
-                self.hold(calls, gate, settings, beside, After::DrainingEnds);
+                let (_, calls) = gate.take_back(&before, settings.after_crash);
+                self.hold(calls, gate, beside, After::Now);
             }
             (true, _) => {
                 warn!("what the other process has admitted is not known");
@@ -158,7 +157,7 @@ impl LedgerFile {
             }
             (false, _) => gate.thaw(),
         }
-        let kept = self.create(&gate.policy());
+        let kept = self.create(gate.plan_ledger(&gate.policy()));
         if let Err(error) = kept.and_then(|new| gate.keep_ledger(new)) {
             warn!(%error, "a restart forgets what counts in the limits");
             self.remove();
@@ -166,14 +165,7 @@ impl LedgerFile {
     }
 
     /// Holds the slots of calls of processes before, as long as needed.
-    fn hold(
-        &self,
-        calls: CarriedCalls,
-        gate: &Gate,
-        settings: &GateSettings,
-        beside: &CancellationToken,
-        after: After,
-    ) {
+    fn hold(&self, calls: CarriedCalls, gate: &Gate, beside: &CancellationToken, after: After) {
         if calls.is_empty() {
             return;
         }
@@ -182,7 +174,6 @@ impl LedgerFile {
         let holds = hold(
             gate.clone(),
             calls,
-            settings.after_crash,
             self.clock,
             carried,
             after.path(&self.path),
@@ -202,15 +193,15 @@ impl LedgerFile {
         read(&bytes, self.boot, now).map_or_else(PastLedger::Void, PastLedger::Known)
     }
 
-    /// Makes a ledger for this policy beside the present one.
+    /// Makes a ledger by this plan beside the present one.
     ///
     /// # Errors
     /// If there is no room for it.
-    pub(super) fn create(&self, policy: &Policy) -> io::Result<NewLedger> {
-        let words = GateLedger::words(policy).map_err(io::Error::other)?;
+    pub(super) fn create(&self, plan: LedgerPlan) -> io::Result<NewLedger> {
+        let words = plan.words().map_err(io::Error::other)?;
         let new = self.path.with_extension("new");
         let memory = map_new(&new, words)?;
-        let ledger = GateLedger::create(memory, policy, self.boot, self.clock);
+        let ledger = GateLedger::create(memory, plan, self.boot, self.clock);
         let path = self.path.clone();
         Ok(NewLedger {
             ledger: ledger.map_err(io::Error::other)?,
@@ -275,7 +266,7 @@ impl RecordsFile {
 
     fn keep(&self, before: &PastRows) -> io::Result<KeptRecords> {
         let new = self.path.with_extension("quotas-new");
-        let rows = KeptRecords::ROWS_MAX;
+        let rows = KeptRecords::ROWS;
         let memory = map_new(&new, RowLedger::<MappedFile>::words(rows))?;
         let ledger = RowLedger::create(memory, rows, self.boot, before.zero);
         let kept = KeptRecords::new(ledger, before);
@@ -377,11 +368,11 @@ pub(super) fn open(
             return Ok(None);
         }
     };
-    let calls = take_over(gate, file.before(), settings.ledger_lost, is_handed);
+    let calls = take_over(gate, file.before(), settings, is_handed);
     if let Some(adopt) = adopt.flatten() {
         adopt();
     }
-    let kept = file.create(&gate.policy());
+    let kept = file.create(gate.plan_ledger(&gate.policy()));
     if let Err(cause) = kept.and_then(|new| gate.keep_ledger(new)) {
         if is_handed {
             let path = path.to_owned();
@@ -400,7 +391,7 @@ pub(super) fn open(
         true => After::Now,
         false => After::DrainingEnds,
     };
-    file.hold(calls, gate, settings, beside, after);
+    file.hold(calls, gate, beside, after);
     Ok(Some(file))
 }
 
@@ -412,27 +403,25 @@ pub(super) struct HandedCalls<'a> {
     pub(super) adopt: Option<Box<dyn FnOnce() + 'a>>,
 }
 
-/// Holds calls of processes before, each for this long since it has been held as such: if several processes die one after
-/// the other, no longer than after the first. If a process drains, its calls are held for as long after its end.
+/// Holds calls of processes before, each until its moment. If a process drains, its calls are held for as much longer.
 async fn hold(
     gate: Gate,
     mut calls: CarriedCalls,
-    after_crash: Duration,
     clock: Clock,
     carried: Arc<CarriedNow>,
     draining: Option<PathBuf>,
 ) {
-    let mut ended = Timestamp::ZERO;
+    let counted = clock.now();
     if let Some(ledger) = draining {
         let waited = spawn_blocking(move || DrainingLock::wait_until_free(&ledger)).await;
         if waited.is_err() {
             return;
         }
-        ended = clock.now();
     }
-    while let Some(since) = calls.held_since() {
-        clock.sleep_until(since.max(ended) + after_crash).await;
-        gate.finish_carried(&mut calls, since);
+    let longer = clock.now().since(counted);
+    while let Some(until) = calls.held_until() {
+        clock.sleep_until(until + longer).await;
+        gate.finish_carried(&mut calls, until);
         carried.holding.store(calls.len(), Ordering::Relaxed);
     }
     info!("the calls of the process before hold their slots no longer");
@@ -442,14 +431,14 @@ async fn hold(
 fn take_over(
     gate: &Gate,
     before: PastLedger,
-    lost: LedgerLost,
+    settings: &GateSettings,
     is_handed: bool,
 ) -> Option<(CarriedCounts, CarriedCalls)> {
     let cause = match before {
         PastLedger::Known(before) => {
             let (counts, calls) = match is_handed {
-                true => gate.carry_beside(&before),
-                false => gate.carry(&before),
+                true => gate.carry_beside(&before, settings.after_crash),
+                false => gate.carry(&before, settings.after_crash),
             };
             info!(
                 pid = before.pid,
@@ -464,7 +453,7 @@ fn take_over(
         PastLedger::Void(void) => void.to_string(),
         PastLedger::Unreadable(error) => error.to_string(),
     };
-    begin_without(gate, lost, &cause);
+    begin_without(gate, settings.ledger_lost, &cause);
     None
 }
 
@@ -483,6 +472,17 @@ fn begin_without(gate: &Gate, lost: LedgerLost, cause: &str) {
 }
 
 impl AppState {
+    /// Sentences for operators about calls of the process before, and about what the next one would not know.
+    pub(super) fn ledger_notices(&self) -> impl Iterator<Item = String> {
+        let is_exceeded = self.gate.is_ledger_exceeded();
+        let exceeded = is_exceeded.then(|| {
+            "more calls are at the backend than the ledger has room for: after a crash now, windows begin as without a \
+             ledger (limits.ledger_lost)"
+                .to_owned()
+        });
+        self.carried().notice().into_iter().chain(exceeded)
+    }
+
     /// State of the process before that this one counts.
     pub(super) fn carried(&self) -> Arc<CarriedNow> {
         let file = self.ledger.as_ref();
@@ -491,12 +491,12 @@ impl AppState {
 
     /// Takes new limits. The ledger follows in the same step.
     pub(super) fn apply_limits(&self, limits: &GateSettings) -> Timestamp {
-        let policy = self.gate.policy_of(limits);
+        let plan = self.gate.plan_ledger(&self.gate.policy_of(limits));
         let file = self.ledger.as_ref();
         // It may have been removed by others.
-        let new = file.filter(|file| !self.gate.ledger_fits(&policy) || !file.path.exists());
+        let new = file.filter(|file| !self.gate.ledger_fits(&plan) || !file.path.exists());
         let new = new.and_then(|file| {
-            let made = file.create(&policy);
+            let made = file.create(plan);
             made.inspect_err(|error| warn!(%error, "a restart forgets what counts in the limits"))
                 .ok()
         });

@@ -142,7 +142,7 @@ impl AppState {
                 let descriptors = self.descriptors.get().warning().map(|it| it.text());
                 descriptors
                     .into_iter()
-                    .chain(self.carried().notice())
+                    .chain(self.ledger_notices())
                     .collect()
             },
             refusals_1h: refusals(self.history.hour().refused),

@@ -132,7 +132,7 @@ impl AdminSource for AppState {
     fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
         notices.extend(self.backend().notice());
-        notices.extend(self.carried().notice());
+        notices.extend(self.ledger_notices());
         notices.extend(self.overrides().iter().map(OverrideState::notice));
         if let Some((at, mistakes)) = &*lock(&self.refused) {
             notices.push(format!(

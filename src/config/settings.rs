@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tidegate_quota::{QuotaLimit, QuotaSettings};
 
 use crate::admit::options::unless_off;
-use crate::admit::{LedgerLost, PacedLimit};
+use crate::admit::{AfterCrash, LedgerLost, PacedLimit};
 use crate::call::Bind;
 use crate::callers::rate_limit::options::{PaceSection, QuotaMode, QuotaSection};
 use crate::callers::settings::{Quota, QuotaBy, StaticRateLimit};
@@ -195,7 +195,7 @@ fn admit(all: &Sections) -> admit::GateSettings {
         classes: all.class_rules(),
         promote_for: (!promote_for.is_zero()).then_some(promote_for),
         ledger_lost: limits.ledger_lost.value.unwrap_or(LedgerLost::AssumeEmpty),
-        after_crash: all.backend.after_crash.value.unwrap_or_default(),
+        after_crash: (all.backend.after_crash.value).map_or(AfterCrash::Usual, AfterCrash::Fixed),
         ramp: all.backend.ramp.value,
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tidegate_lab::backend::{BackendStatistics, RunningBackend, StandInBackend, StandInOptions};
-use tidegate_ledger::{Boot, read};
+use tidegate_ledger::{Boot, CallAtBackend, read};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -303,6 +303,11 @@ async fn what_was_carried_over_is_shown_and_replayed() {
     let (_, now) = sidecar.ask("GET", "/v1/now", "").await;
     let notice = "calls of the process before hold slots";
     assert!(now.contains(notice), "{now}");
+    let explained = explained_by_carried_calls(&sidecar).await;
+    assert!(
+        explained["carried_slots"].as_u64() >= Some(1),
+        "{explained}"
+    );
     sidecar.log().wait(&["hold their slots no longer"]).await;
     let before = backend.report().calls;
     let more = backend.wait_until(|report| report.calls >= before + 40);
@@ -315,6 +320,58 @@ async fn what_was_carried_over_is_shown_and_replayed() {
     let said = plan(&lines.join("\n")).await;
     let same = "identity: the same decision in all";
     assert!(said.out.contains(same), "{}{}", said.out, said.err);
+    assert_eq!(excess(case, &backend.report(), began.elapsed()), None);
+}
+
+/// The explanation of a call that waits for slots of the process before.
+async fn explained_by_carried_calls(sidecar: &Sidecar) -> serde_json::Value {
+    let began = Instant::now();
+    loop {
+        let (_, now) = sidecar.ask("GET", "/v1/now", "").await;
+        let now: serde_json::Value = serde_json::from_str(&now).expect("JSON");
+        let oldest = now["oldest_calls"].as_array().expect("a list");
+        for id in oldest.iter().filter_map(|call| call["id"].as_str()) {
+            let (_, call) = sidecar.ask("GET", &format!("/v1/calls/{id}"), "").await;
+            if call.contains("of the process before, for at most") {
+                return serde_json::from_str(&call).expect("JSON");
+            }
+            assert!(began.elapsed() < PATIENCE, "{call}");
+        }
+    }
+}
+
+/// With no time of the operator, a call holds its slot as long as the process before saw that such calls take.
+#[tokio::test]
+async fn a_call_of_a_killed_sidecar_holds_its_slot_for_its_usual_time() {
+    let case = &CASES[1];
+    let backend = backend(case.delay).await;
+    let addr = closed_port();
+    let text = config(addr, &backend, "1s", case).replace("after_crash = \"1s\"", "");
+    let dir = Arc::new(TempDir::new().expect("a folder"));
+    let start = || Sidecar::start_in(Arc::clone(&dir), &text, |binary| Command::new(binary));
+    let sidecar = start().await;
+    let (clients, began) = (storm(addr), Instant::now());
+    let calls = backend.wait_until(|report| report.calls >= 150);
+    tokio::time::timeout(PATIENCE, calls)
+        .await
+        .expect("calls go on");
+    sidecar.signal("KILL");
+    sidecar.exited().await;
+    let usual = calls_of(dir.path()).into_iter().map(|call| call.usual_ms);
+    let usual: Vec<_> = usual.collect();
+    assert!(!usual.is_empty());
+    assert!(
+        usual.iter().all(|ms| (300..10_000).contains(ms)),
+        "{usual:?}"
+    );
+    let sidecar = start().await;
+    sidecar.log().wait(&["hold their slots no longer"]).await;
+    let before = backend.report().calls;
+    let more = backend.wait_until(|report| report.calls >= before + 20);
+    tokio::time::timeout(PATIENCE, more)
+        .await
+        .expect("calls go on");
+    drop(clients);
     assert_eq!(excess(case, &backend.report(), began.elapsed()), None);
 }
 
@@ -360,7 +417,9 @@ async fn a_reload_and_a_stop_between_two_crashes_lose_nothing() {
     assert_eq!((&said["calls"], &said["levels"]), (&3.into(), &1.into()));
     let held_since = held_since(dir.path());
     assert!(held_since.iter().all(Option::is_some) && held_since.len() == 3);
-    second.reload(&text(&limits.replace("1000", "2000"))).await;
+    // Fewer at once than there are at the backend.
+    let fewer = limits.replace("1000", "2000") + "\noutstanding = 1";
+    second.reload(&text(&fewer)).await;
     second.signal("TERM");
     second.exited().await;
     let third = start(text(limits)).await;
@@ -371,12 +430,16 @@ async fn a_reload_and_a_stop_between_two_crashes_lose_nothing() {
 
 /// Since when each call in a ledger has been held as a call of a process before, while no call comes or ends.
 fn held_since(dir: &Path) -> Vec<Option<NonZeroU64>> {
+    calls_of(dir).iter().map(|call| call.held_since).collect()
+}
+
+/// The calls in a ledger, while no process changes it.
+fn calls_of(dir: &Path) -> Vec<CallAtBackend> {
     let bytes = std::fs::read(ledger_of(dir)).expect("a ledger");
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux");
     let id = u128::from_str_radix(&id.trim().replace('-', ""), 16).expect("a number");
     let boot = Boot([(id >> 64) as u64, id as u64]);
-    let calls = read(&bytes, boot, u64::MAX).expect("it is whole").calls;
-    calls.iter().map(|call| call.held_since).collect()
+    read(&bytes, boot, u64::MAX).expect("it is whole").calls
 }
 
 /// A ledger that is damaged, or that has no place, costs one line and not the start.

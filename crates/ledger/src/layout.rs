@@ -16,7 +16,10 @@ use std::ops::Range;
 pub(crate) const HEAD: usize = 7;
 
 /// The first word of a ledger: a name and the version of this layout.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"TGledg\0\x03");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"TGledg\0\x04");
+
+/// The first word while more happens than the ledger has room for.
+pub(crate) const EXCEEDED: u64 = u64::from_be_bytes(*b"TGmore\0\x03");
 
 pub(crate) const CALL_WORDS: usize = 6;
 pub(crate) const LEVEL_WORDS: usize = 5;

@@ -5,7 +5,9 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
-use crate::layout::{Boot, CALL_WORDS, DEPARTURE_WORDS, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions};
+use crate::layout::{
+    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions,
+};
 use crate::record::{CallStage, FULL, sealed_cost};
 use crate::seal::{RecordKind, of_half_sealed, seal, seal_call};
 
@@ -55,6 +57,8 @@ pub struct CallAtBackend {
     pub held_since: Option<NonZeroU64>,
     /// A number that the limiter gave it.
     pub tag: u32,
+    /// How long most such calls take, as the process before measured; 0 if it did not know.   milliseconds
+    pub usual_ms: u32,
     /// The number of a call of another process, for which the process that died decided; `None` for a call of its own.
     pub foreign: Option<NonZeroU64>,
     /// The last stage that was noted. A window whose departure is a later stage does not count it yet.
@@ -83,6 +87,8 @@ pub enum Void {
     OtherBoot,
     /// A seal or a count does not fit.
     Damaged,
+    /// More happened than the ledger had room for.
+    Exceeded,
 }
 
 impl fmt::Display for Void {
@@ -90,6 +96,7 @@ impl fmt::Display for Void {
         f.write_str(match self {
             Self::NotALedger => "the file is not a ledger, or its process died while it began",
             Self::OtherVersion => "another version of the program wrote it",
+            Self::Exceeded => "more calls were at the backend at once than it has room for",
             Self::OtherBoot => "the machine was restarted since",
             Self::Damaged => "it is damaged",
         })
@@ -118,9 +125,10 @@ pub fn read(bytes: &[u8], boot: Boot, now: u64) -> Result<Carryover, Void> {
         head_seal,
     ] = head;
     if magic != MAGIC {
-        return Err(match magic >> 16 == MAGIC >> 16 {
-            true => Void::OtherVersion,
-            false => Void::NotALedger,
+        return Err(match magic {
+            EXCEEDED => Void::Exceeded,
+            _ if magic >> 16 == MAGIC >> 16 => Void::OtherVersion,
+            _ => Void::NotALedger,
         });
     }
     if head_seal != seal(RecordKind::Head, 0, &head[..HEAD - 1]) || length > words.len() as u64 {
@@ -227,7 +235,8 @@ impl<'a> LedgerReader<'a> {
             class: name(&self.layout.classes, words[1] >> 32 & 0xffff)?,
             cost: (words[1] & u64::from(u32::MAX)) as u32,
             held_since: NonZeroU64::new(words[2].min(now)),
-            tag: u32::try_from(words[3]).ok()?,
+            tag: words[3] as u32,
+            usual_ms: (words[3] >> 32) as u32,
             foreign: NonZeroU64::new(words[4]),
             stage,
         })

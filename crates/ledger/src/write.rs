@@ -5,7 +5,8 @@
 use std::num::NonZeroU64;
 
 use crate::layout::{
-    Boot, CALL_WORDS, DEPARTURE_WORDS, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions, TooLarge,
+    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions,
+    TooLarge,
 };
 use crate::read::{CallAtBackend, Carryover};
 use crate::record::{CallStage, FULL, sealed_cost};
@@ -39,6 +40,8 @@ pub struct Admission {
     pub held_since: Option<NonZeroU64>,
     /// A number that means something to the limiter.
     pub tag: u32,
+    /// How long most such calls take; 0 if that is not known.   milliseconds
+    pub usual_ms: u32,
     /// The number of a call of another process, for which this one decides; `None` for a call of its own.
     pub foreign: Option<NonZeroU64>,
 }
@@ -152,7 +155,7 @@ impl<M: Memory> Ledger<M> {
             call.at,
             u64::from(call.function) << 48 | u64::from(call.class) << 32 | u64::from(call.cost),
             call.held_since.map_or(0, NonZeroU64::get),
-            u64::from(call.tag),
+            u64::from(call.usual_ms) << 32 | u64::from(call.tag),
             call.foreign.map_or(0, NonZeroU64::get),
         ];
         for (index, &word) in words.iter().enumerate() {
@@ -262,6 +265,16 @@ impl<M: Memory> Ledger<M> {
         }
     }
 
+    /// More happens than there is room for: until [`resume`](Self::resume) the next process finds that, and nothing else.
+    pub fn exceed(&self) {
+        self.memory.store(0, EXCEEDED);
+    }
+
+    /// The ledger has everything again that the next process must know.
+    pub fn resume(&self) {
+        self.memory.store(0, MAGIC);
+    }
+
     /// Makes the ledger void: the next process finds that nothing is known.
     pub fn void(&self) {
         self.memory.store(0, 0);
@@ -304,6 +317,7 @@ impl CallAtBackend {
             cost: self.cost,
             held_since: self.held_since,
             tag: self.tag,
+            usual_ms: self.usual_ms,
             foreign: self.foreign,
         }
     }

@@ -63,7 +63,7 @@ impl Ledger {
                 LedgerEvent::Stamped { place, stamp } => {
                     self.calls.get_mut(&place).expect("it runs").2.push(stamp);
                 }
-                LedgerEvent::Ended { place } => {
+                LedgerEvent::Ended { place, .. } => {
                     self.calls.remove(&place).expect("it ran");
                 }
             }

@@ -57,6 +57,14 @@ struct RecordsFull {
     most: usize,
 }
 
+/// Why a key has no record yet after a restart.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the process before had more keys of quotas than a restart keeps ({}), so the window of a key that it may have had counts as used up",
+    KeptRecords::KEYS_MAX
+)]
+struct RecordUnknown;
+
 struct StoredRecord {
     entry: StoreEntry,
     kept_until: Duration,
@@ -128,7 +136,7 @@ impl Memory {
     /// Sets any text at a key, or removes its value, as another program would.
     pub fn tamper(&self, key: &RecordKey, text: Option<&[u8]>) {
         self.0.records.send_modify(|records| match text {
-            Some(text) => drop(records.put(key, text, Duration::MAX)),
+            Some(text) => drop(records.put(key, text, Duration::MAX, Duration::ZERO)),
             None => records.remove(key),
         });
     }
@@ -186,9 +194,21 @@ impl Records {
         self.standing.len() < self.most || self.standing.contains_key(key)
     }
 
-    fn put(&mut self, key: &RecordKey, text: &[u8], kept_until: Duration) -> RecordVersion {
+    /// Whether the process before may have had a record of this key that is not known.
+    fn is_unknown(&self, key: &RecordKey, now: Duration) -> bool {
+        let kept = self.kept.as_ref();
+        kept.is_some_and(|kept| kept.is_unknown(key, now)) && !self.standing.contains_key(key)
+    }
+
+    fn put(
+        &mut self,
+        key: &RecordKey,
+        text: &[u8],
+        kept_until: Duration,
+        now: Duration,
+    ) -> RecordVersion {
         if let Some(kept) = &mut self.kept {
-            kept.put(key, text, kept_until);
+            kept.put(key, text, now);
         }
         // Counted over all keys, so that each version is unique even after a key was deleted.
         self.versions += 1;
@@ -222,9 +242,14 @@ impl QuotaStore for MemoryNode {
                     return false;
                 }
                 records.make_room(now);
+                if records.is_unknown(key, now) {
+                    swapped = Err(StoreError::Refused(Box::new(RecordUnknown)));
+                    return false;
+                }
                 let has_room = records.has_room_for(key);
                 swapped = if has_room {
-                    Ok(SwapResult::Done(records.put(key, text, kept_until)))
+                    let version = records.put(key, text, kept_until, now);
+                    Ok(SwapResult::Done(version))
                 } else {
                     let most = records.most;
                     Err(StoreError::Refused(Box::new(RecordsFull { most })))

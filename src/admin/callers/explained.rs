@@ -17,6 +17,8 @@ pub struct Explained {
     pub sentence: String,
     /// The limit, bucket or quota that a waiting call waits for; `None` if it waits only for its turn.
     pub waits_for: Option<String>,
+    /// How many slots of that limit calls of the process before hold; `None` if there are none.
+    pub carried_slots: Option<u64>,
     /// About how many waiting calls start before it; `None` if it does not wait.
     pub ahead: Option<u64>,
     /// When a waiting call is predicted to start; `None` if that is not known.   s

@@ -11,7 +11,7 @@ use super::super::lately::{CallReport, ENDED_MAX, FoundCall, durations};
 use crate::admin::{
     ApiRefusal, CallDelay, CallId, CallState, Explained, HeldBy, Moment, milliseconds,
 };
-use crate::admit::QueuedCallNow;
+use crate::admit::{CarriedSlots, QueuedCallNow};
 use crate::call::Facts;
 
 impl AppState {
@@ -102,6 +102,10 @@ impl KnownCall {
             starts_in_seconds: foreseen
                 .and_then(|it| it.starts)
                 .map(|at| at.since(now).as_secs_f64()),
+            carried_slots: waiting
+                .as_ref()
+                .and_then(|it| it.carried)
+                .map(|carried| carried.count),
             waits_for: waiting
                 .and_then(|it| it.held_by)
                 .map(|name| name.to_string()),
@@ -139,7 +143,10 @@ impl KnownCall {
             CallState::Waiting => match &self.waiting {
                 None => format!("its turn has come, after {queued}"),
                 Some(QueuedCallNow {
-                    held_by, foreseen, ..
+                    held_by,
+                    foreseen,
+                    carried,
+                    ..
                 }) => {
                     let what = match held_by {
                         Some(name) => format!("`{name}`"),
@@ -154,7 +161,8 @@ impl KnownCall {
                         Some(at) => format!("starts in about {}", seconds(at.since(now))),
                         None => "when it starts is not known".to_owned(),
                     };
-                    format!("waits for {what}: {queued} so far, {ahead}, {starts}")
+                    let carried = carried.map_or_else(String::new, |it| held_by_carried(it, now));
+                    format!("waits for {what}: {queued} so far, {ahead}, {starts}{carried}")
                 }
             },
             CallState::Running => match took.backend {
@@ -190,6 +198,19 @@ impl KnownCall {
             }
         }
     }
+}
+
+/// The end of the sentence while calls of the process before hold slots.
+fn held_by_carried(slots: CarriedSlots, now: Timestamp) -> String {
+    let most = seconds(slots.until.since(now));
+    let (slots, are) = match slots.count {
+        1 => ("1 slot".to_owned(), "is held for a call"),
+        more => (format!("{more} slots"), "are held for calls"),
+    };
+    format!(
+        "; {slots} of it {are} of the process before, for at most {most} more \
+         (`backend.after_crash`)"
+    )
 }
 
 fn seconds(time: Duration) -> String {
@@ -273,13 +294,14 @@ mod tests {
 
     #[test]
     fn the_sentence_of_a_waiting_call_says_for_what_and_until_when() {
-        let say = |held_by: Option<&str>, ahead, starts| {
+        let say_with = |held_by: Option<&str>, ahead, starts, carried| {
             let known = KnownCall {
                 state: CallState::Waiting,
                 report: report(None, None),
                 waiting: Some(QueuedCallNow {
                     at: at(3_000),
                     held_by: held_by.map(Arc::from),
+                    carried,
                     delays: Delays::default(),
                     foreseen: Prediction {
                         starts,
@@ -290,6 +312,22 @@ mod tests {
             };
             known.sentence(at(3_000))
         };
+        let say = |held_by, ahead, starts| say_with(held_by, ahead, starts, None);
+        let carried = |count| {
+            let until = at(45_500);
+            say_with(
+                Some("at once"),
+                2,
+                None,
+                Some(CarriedSlots { count, until }),
+            )
+        };
+        assert_eq!(
+            carried(10),
+            "waits for `at once`: 3.2 s so far, 2 calls ahead, when it starts is not known; 10 slots of it are \
+             held for calls of the process before, for at most 42.5 s more (`backend.after_crash`)"
+        );
+        assert!(carried(1).contains("; 1 slot of it is held for a call of the process before"));
         assert_eq!(
             say(Some("total"), 12, Some(at(4_400))),
             "waits for `total`: 3.2 s so far, 12 calls ahead, starts in about 1.4 s"
@@ -366,6 +404,7 @@ mod tests {
             Some(QueuedCallNow {
                 at: at(since),
                 held_by: None,
+                carried: None,
                 delays: Delays::default(),
                 foreseen: Prediction {
                     starts: None,

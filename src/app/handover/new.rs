@@ -81,7 +81,7 @@ impl TakingOver {
             lock: None,
             commitment: None,
             held: mpsc::unbounded_channel(),
-            after_crash: config.admit.after_crash,
+            after_crash: config.admit.after_crash.hold_time(None, None),
             ledger,
         };
         match UnixStream::connect(socket_of(&this.ledger)).await {

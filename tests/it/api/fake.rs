@@ -716,6 +716,7 @@ impl CallersSource for Fake {
             state: CallState::Ended,
             sentence: "delayed: 1.5 s in the queue, 0.2 s at the backend".into(),
             waits_for: None,
+            carried_slots: None,
             ahead: None,
             starts_in_seconds: None,
             arrived: Moment(wall(Timestamp::ZERO)),

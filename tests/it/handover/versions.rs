@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
-use tidegate_handover::{
-    FrameReader, ToNew, ToOld, UpgradeRefusal, Versions, WireMessage,
-};
+use tidegate_handover::{FrameReader, ToNew, ToOld, UpgradeRefusal, Versions, WireMessage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -61,7 +59,9 @@ impl ByHand {
                 self.reader.push(&bytes[..read]);
             }
         };
-        tokio::time::timeout(PATIENCE, reading).await.expect("in time")
+        tokio::time::timeout(PATIENCE, reading)
+            .await
+            .expect("in time")
     }
 }
 
@@ -82,11 +82,20 @@ async fn an_old_process_drains_for_a_new_one_of_another_version() {
     let expected = UpgradeRefusal::UnknownVersion(Versions::OWN);
     assert_eq!(refused, ToNew::Refused(expected));
     // It prepares itself, and nothing has changed meanwhile.
-    assert!(ask(old.addr, array("guest_list", "X")).await.contains("overallRC"));
+    assert!(
+        ask(old.addr, array("guest_list", "X"))
+            .await
+            .contains("overallRC")
+    );
     new.send(&ToOld::Drain).await;
     let (status, lines) = old.sidecar.ended().await;
     assert!(status.success(), "{lines:#?}");
-    assert!(lines.iter().any(|line| line.contains("speaks another version")), "{lines:#?}");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("speaks another version")),
+        "{lines:#?}"
+    );
 }
 
 #[tokio::test]
@@ -113,15 +122,24 @@ async fn a_new_process_waits_for_an_old_one_of_another_version_to_drain() {
     let mut old = ByHand::new(stream);
     let hello: ToOld = old.next().await;
     assert!(matches!(hello, ToOld::Hello { .. }), "{hello:?}");
-    old.send(&ToNew::Refused(UpgradeRefusal::UnknownVersion(LATER))).await;
+    old.send(&ToNew::Refused(UpgradeRefusal::UnknownVersion(LATER)))
+        .await;
     let drain: ToOld = old.next().await;
     assert_eq!(drain, ToOld::Drain);
     assert!(!starting.is_finished(), "the old process has the ledger");
     drop((old, lock));
-    let new = tokio::time::timeout(PATIENCE, starting).await.expect("it starts");
+    let new = tokio::time::timeout(PATIENCE, starting)
+        .await
+        .expect("it starts");
     let new = new.expect("it serves");
-    assert!(ask(addr, array("guest_list", "X")).await.contains("overallRC"));
-    new.log().wait(&["counts what the process before left"]).await;
+    assert!(
+        ask(addr, array("guest_list", "X"))
+            .await
+            .contains("overallRC")
+    );
+    new.log()
+        .wait(&["counts what the process before left"])
+        .await;
 }
 
 /// Bytes that are no message, and a process that says nothing: neither changes anything.
@@ -139,9 +157,17 @@ async fn what_is_not_a_hand_over_changes_nothing() {
     for _ in 0..20 {
         silent.push(UnixStream::connect(&socket).await.expect("it listens"));
     }
-    assert!(ask(old.addr, array("guest_list", "X")).await.contains("overallRC"));
+    assert!(
+        ask(old.addr, array("guest_list", "X"))
+            .await
+            .contains("overallRC")
+    );
     drop(silent);
     let new = old.succeeded().await;
-    assert!(ask(old.addr, array("guest_list", "X")).await.contains("overallRC"));
+    assert!(
+        ask(old.addr, array("guest_list", "X"))
+            .await
+            .contains("overallRC")
+    );
     drop(new);
 }

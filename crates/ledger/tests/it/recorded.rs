@@ -71,6 +71,7 @@ pub(crate) fn call(at: u64) -> Admission {
         cost: 1,
         held_since: None,
         tag: 3,
+        usual_ms: 250,
         foreign: None,
     }
 }

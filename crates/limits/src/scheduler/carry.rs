@@ -85,6 +85,21 @@ impl<T> Scheduler<T> {
             .filter(come)
     }
 
+    /// Whether a running call holds a slot of the limit with this name: a place among calls at once, or one in a
+    /// window from which it did not depart yet.
+    #[must_use]
+    pub fn holds_slot(&self, place: u32, limit: &str) -> bool {
+        let (Some(held), Some(limit)) = (self.holds.at(place), self.find_limit(limit)) else {
+            return false;
+        };
+        held.drawn.iter().any(|drawn| match drawn {
+            BudgetDraw::Limit {
+                limit: of, stake, ..
+            } => *of == limit && matches!(stake, Stake::Slot | Stake::Reserved(_)),
+            BudgetDraw::Bucket { .. } | BudgetDraw::Quota { .. } => false,
+        })
+    }
+
     /// The departures that a window remembers, oldest first. Some may no longer count.
     pub fn window_departures(&self, limit: LimitId) -> impl Iterator<Item = (Timestamp, u32)> {
         self.budgets.limits[limit as usize].departures()

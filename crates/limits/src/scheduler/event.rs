@@ -1,5 +1,7 @@
 //! The changes that a ledger keeps for the next process.
 
+use core::time::Duration;
+
 use crate::policy::{LimitId, WindowStamp};
 use crate::time::Timestamp;
 
@@ -31,5 +33,7 @@ pub enum LedgerEvent {
     Ended {
         /// The place of its hold.
         place: u32,
+        /// The time from its admission, if it was answered.
+        took: Option<Duration>,
     },
 }

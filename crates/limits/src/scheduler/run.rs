@@ -265,6 +265,7 @@ impl<T> Scheduler<T> {
         self.spare(all_drawn);
         self.note(LedgerEvent::Ended {
             place: hold.place(),
+            took: took.filter(|_| outcome == Outcome::Served),
         });
     }
 
@@ -303,6 +304,7 @@ impl<T> Scheduler<T> {
     fn end(&mut self, hold: Hold) -> HoldState {
         self.note(LedgerEvent::Ended {
             place: hold.place(),
+            took: None,
         });
         self.holds.remove(hold.0).expect(ONCE)
     }
