@@ -179,3 +179,37 @@ def second_sidecar(machine):
     machine.does(f"rm /etc/tidegate/outer.toml && cp -p /root/config.toml {CONFIG} && systemctl restart tidegate")
     yield f"zvm-at-both.md: {', '.join(f'`{line}`' for line in [*lines, *reload, stop])}"
     yield "the first one is left alone, and a reload writes its lost runtime file again"
+
+
+def restarts(machine):
+    """docs/how-to/upgrade.md: `systemctl restart` and `systemctl kill` in a storm exceed no limit at the backend."""
+    limits = {"densest_second": 30, "peak_in_flight": 10}
+    machine.does(f"cp -p {CONFIG} /root/")
+    # The backend notes a call when its task runs, which is late on a busy machine.
+    machine.does(f"sed -i 's/127.0.0.1:8080/127.0.0.1:8090/; s/^\\[limits\\]/&\\nwindow_guard = \"200ms\"/' {CONFIG}")
+    machine.does(
+        "systemd-run --unit=stand-in tidegate-lab backend --delay 300ms"
+        " --http 127.0.0.1:8090 --socket 127.0.0.1:8091 --stats 127.0.0.1:8092"
+    )
+    machine.does("systemctl restart tidegate")
+    machine.does(
+        "systemd-run --unit=storm --property=Restart=always tidegate-lab bench --target 127.0.0.1:8081"
+        " --protocol http --connections 60 --seconds 3600"
+    )
+    seen = {}
+
+    def calls():
+        seen.update(json.loads(machine.does("curl --silent --show-error --fail http://127.0.0.1:8092/stats")))
+        return seen["calls"]
+
+    for command in ["systemctl restart tidegate"] * 10 + ["systemctl kill --signal=KILL tidegate"] * 5:
+        before = calls()
+        wait_until("calls go on", lambda: calls() > before + 5)
+        machine.does(command)
+    calls()
+    for name, most in limits.items():
+        expect(0 < seen[name] <= most, f"{name} is at most {most}, not {seen[name]}: {seen}")
+    machine.does("systemctl stop storm stand-in")
+    machine.does(f"cp -p /root/config.toml {CONFIG} && systemctl restart tidegate")
+    shown = ", ".join(f"{name} {seen[name]} of {most}" for name, most in limits.items())
+    yield f"`systemctl restart` and `systemctl kill` in a storm: of {seen['calls']} calls, {shown}"

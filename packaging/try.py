@@ -181,6 +181,7 @@ def trial(kind, machine, *options):
         pages.hold_a_port(machine)
         yield from pages.runbook(machine)
         yield from pages.second_sidecar(machine)
+        yield from pages.restarts(machine)
         yield from pages.upgrade(machine)
         yield from pages.release_the_port(machine)
 

@@ -14,7 +14,7 @@ use tidegate_runtime::Clock;
 
 use super::decision::{CallOwner, CarriedHold, Lane};
 use super::journal::{CarriedCall, CarriedState, SchedulerEvent};
-use super::ledger::{GateLedger, LedgerPlan};
+use super::ledger::{GateLedger, LedgerPlan, pace_keys};
 use super::lock::GateState;
 use super::settings::AfterCrash;
 use super::{Gate, GateSettings, policy};
@@ -176,6 +176,9 @@ impl GateState {
         for &(id, tokens, since) in &carried.levels {
             counts.levels += usize::from(calls.carry_tokens(now, id, tokens, since));
         }
+        for (limit, tokens, since) in &carried.paces {
+            counts.levels += usize::from(calls.carry_pace(now, limit, *tokens, *since));
+        }
         let mut holds = VecDeque::new();
         for it in carried.calls {
             let owner = CallOwner::Before(it.hold());
@@ -259,6 +262,10 @@ fn carried_state(
         let level = before.levels.iter().find(|level| level.key == key)?;
         Some((id, level.tokens, at(level.at)))
     });
+    let paces = pace_keys(scheduler.policy()).filter_map(|(_, name, key)| {
+        let level = before.levels.iter().find(|level| level.key == key)?;
+        Some((name.to_string(), level.tokens, at(level.at)))
+    });
     let classes = &state.classes;
     let carried = |call: &CallAtBackend| {
         let class = classes.iter().position(|it| *it.name == *call.class);
@@ -285,6 +292,7 @@ fn carried_state(
     CarriedState {
         windows: windows.collect(),
         levels: levels.collect(),
+        paces: paces.collect(),
         calls,
     }
 }

@@ -31,6 +31,8 @@ pub struct CarriedState {
     pub windows: Vec<(String, Vec<(Timestamp, Cost)>)>,
     /// The levels of buckets, and since when they were so.
     pub levels: Vec<(BucketId, f64, Timestamp)>,
+    /// The levels of paces that are no rate limits of callers, by their names.
+    pub paces: Vec<(String, f64, Timestamp)>,
     /// The calls that may still be at the backend, in the order in which they are finished.
     pub calls: Vec<CarriedCall>,
 }

@@ -59,11 +59,25 @@ pub struct LedgerPlan {
     rings: Vec<Option<usize>>,
     /// The moments at which calls count in any window: no other is worth a note.
     stamps: Vec<WindowStamp>,
+    /// The paces of the policy, with the keys of their levels, which have the first places.
+    paces: Vec<(u32, [u64; 2])>,
+}
+
+/// The paces of a policy: their places and names, and the keys of their levels. A bucket's name has no space.
+pub(super) fn pace_keys(policy: &Policy) -> impl Iterator<Item = (u32, &str, [u64; 2])> {
+    let rules = policy.limits().iter().zip(0..);
+    let paced = rules.filter(|(rule, _)| matches!(rule.limit, Limit::Paced { .. }));
+    paced.map(|(rule, limit)| {
+        let key = level_key(&format!("limit {}", rule.name));
+        (limit, &*rule.name, key)
+    })
 }
 
 /// The places of buckets, with their keys.
 #[derive(Debug, Default)]
 struct LevelPlaces {
+    /// The first place.
+    first: u32,
     used: HashMap<BucketId, (u32, [u64; 2])>,
     /// Places of buckets that are gone.
     free: Vec<u32>,
@@ -75,8 +89,9 @@ impl LedgerPlan {
     /// The plan for this policy, with room for at least this number of calls: those of a policy before may be more than
     /// this one allows.
     pub(super) fn of(policy: &Policy, calls: u32) -> Self {
+        let paces: Vec<_> = pace_keys(policy).map(|(at, _, key)| (at, key)).collect();
         let mut layout = Layout {
-            levels: LEVELS_MAX,
+            levels: LEVELS_MAX + paces.len() as u32,
             ..Layout::default()
         };
         let (mut rings, mut stamps) = (Vec::new(), Vec::new());
@@ -122,6 +137,7 @@ impl LedgerPlan {
             layout,
             rings,
             stamps,
+            paces,
         }
     }
 
@@ -144,10 +160,10 @@ impl LevelPlaces {
         if let Some(&place) = self.used.get(&id) {
             return Some(place);
         }
-        let next = self.used.len() as u32;
+        let used = self.used.len() as u32;
         let at = match self.free.pop() {
             Some(at) => at,
-            None if next < LEVELS_MAX => next,
+            None if used < LEVELS_MAX => self.first + used,
             None => return None,
         };
         self.used.insert(id, (at, key()));
@@ -178,8 +194,11 @@ impl GateLedger {
             clock,
             calls: vec![None; plan.layout.calls as usize],
             functions: FunctionTable::new(plan.functions(), FunctionTable::default()),
+            levels: LevelPlaces {
+                first: plan.paces.len() as u32,
+                ..LevelPlaces::default()
+            },
             plan,
-            levels: LevelPlaces::default(),
             beyond: HashSet::default(),
             events: Vec::new(),
         })
@@ -244,6 +263,7 @@ impl GateLedger {
                 if let Some((call, since)) = scheduler.running(place) {
                     self.admit(place, call, since, owners.get(&place));
                     self.note_level(scheduler, call.bucket, now);
+                    self.note_paces(scheduler, now);
                 }
             }
             LedgerEvent::Departed { limit, at, cost } => {
@@ -334,6 +354,15 @@ impl GateLedger {
         }
     }
 
+    fn note_paces<T>(&mut self, scheduler: &Scheduler<T>, now: Timestamp) {
+        for (place, &(limit, key)) in (0..).zip(&self.plan.paces) {
+            if let Some((tokens, at)) = scheduler.pace_level(now, limit) {
+                let at = self.clock.boot_time(at);
+                self.ledger.set_level(place, key, tokens, at);
+            }
+        }
+    }
+
     /// Notes everything that is in force now, in a ledger without a call. `owners` has the calls that are
     /// not of this process, by their places.
     pub(super) fn note_all<T>(
@@ -359,6 +388,7 @@ impl GateLedger {
                 }
             }
         }
+        self.note_paces(scheduler, now);
         // Also of buckets that no call is charged to now.
         for id in scheduler.bucket_ids() {
             self.note_level(scheduler, Some(id), now);

@@ -22,7 +22,7 @@ use super::ask::{Ask, Waits};
 use super::backends::BackendHealth;
 use super::decision::{CallOwner, Decision, Lane, RefusalCause, WaitingCall, draining};
 use super::journal::{Journal, SchedulerEvent};
-use super::ledger::{CarriedHold, GateLedger};
+use super::ledger::GateLedger;
 use super::observe::{CallEvent, Observer};
 use super::peer_calls::PeerCalls;
 use super::policy;

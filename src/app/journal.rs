@@ -285,14 +285,20 @@ impl GateJournal {
                 });
             }
         }
-        for some in carried.levels.chunks(CARRIED_MAX) {
-            let some = some.iter().map(|&(id, tokens, at)| CarriedLevel {
-                bucket: id.0,
-                tokens,
-                at_ns: at.as_nanos(),
-            });
+        let level = |bucket, limit: &str, tokens, at: Timestamp| CarriedLevel {
+            bucket,
+            limit: limit.to_owned(),
+            tokens,
+            at_ns: at.as_nanos(),
+        };
+        let levels = carried.levels.iter();
+        let levels = levels.map(|&(id, tokens, at)| level(id.0, "", tokens, at));
+        let paces = carried.paces.iter();
+        let paces = paces.map(|(limit, tokens, at)| level(0, limit, *tokens, *at));
+        let levels: Vec<_> = levels.chain(paces).collect();
+        for some in levels.chunks(CARRIED_MAX) {
             part(CarriedFields {
-                levels: some.collect(),
+                levels: some.to_vec(),
                 ..CarriedFields::default()
             });
         }

@@ -503,6 +503,23 @@ impl Limiter {
         }
     }
 
+    /// Lowers a pace to what it had before at `since`. False for any other limit.
+    pub(crate) fn carry_level(&mut self, now: Timestamp, tokens: f64, since: Timestamp) -> bool {
+        let LimitState::Paced(level) = &mut self.state else {
+            return false;
+        };
+        level.carry(now, tokens, since);
+        true
+    }
+
+    /// The tokens of a pace; `None` for any other limit.
+    pub(crate) fn tokens(&self, now: Timestamp) -> Option<f64> {
+        match &self.state {
+            LimitState::Paced(level) => Some(level.limiter().peek(now)),
+            LimitState::Outstanding(_) | LimitState::Window(_) => None,
+        }
+    }
+
     /// The departures that a window remembers, with what each counts. None of any other limit.
     pub(crate) fn departures(&self) -> impl Iterator<Item = (Timestamp, u32)> {
         let window = match &self.state {

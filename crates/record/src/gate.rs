@@ -49,7 +49,7 @@ fields! {
     seen_ns: Nanos, 0, "the instant at which the time of the store was seen";
     earliest_ns: Nanos, 0, "the earliest time of the store then";
     latest_ns: Nanos, 0, "the latest; `null` if it is unknown";
-    carried: CarriedObject, 0, "what the process before left: `windows` with the instants and costs of `departures`, `levels` of buckets, `calls` that may still be at the backend; or `full`, if nothing is known and every window counts as used up; or `done`, how many of the first such calls count no longer";
+    carried: CarriedObject, 0, "what the process before left: `windows` with the instants and costs of `departures`, `levels` of buckets and paces, `calls` that may still be at the backend; or `full`, if nothing is known and every window counts as used up; or `done`, how many of the first such calls count no longer";
     id: CallId, 0, "the id of a call";
     would_end: Text, 0, "`admitted`, `refused` or `left`";
     would_wait_ms: Millis, 0, "how long limits that only observe would have held the call";

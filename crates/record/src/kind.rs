@@ -265,11 +265,14 @@ pub struct CarriedWindow {
     pub departures: Vec<(u64, u32)>,
 }
 
-/// The level of a bucket.
+/// The level of a bucket or of a pace.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct CarriedLevel {
-    /// The number of the rate limit.
+    /// The number of the rate limit; 0 for a pace that is no rate limit of callers.
     pub bucket: u64,
+    /// The name of such a pace.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub limit: String,
     /// How much it held.   tokens
     pub tokens: f64,
     /// The instant at which it did.

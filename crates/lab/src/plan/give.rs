@@ -38,7 +38,10 @@ impl CarriedHolds {
         }
         for level in &carried.levels {
             let (id, at) = (BucketId(level.bucket), Timestamp::from_nanos(level.at_ns));
-            scheduler.carry_tokens(now, id, level.tokens, at);
+            match level.limit.as_str() {
+                "" => scheduler.carry_tokens(now, id, level.tokens, at),
+                limit => scheduler.carry_pace(now, limit, level.tokens, at),
+            };
         }
         for fields in &carried.calls {
             let since = Timestamp::from_nanos(fields.since_ns);

@@ -93,15 +93,19 @@ impl Level {
         }
     }
 
-    /// Lowers a bucket to what one of the same rule has now that had `tokens` at `since`. False for a pace, which begins
-    /// without a burst.
-    pub(crate) fn carry(&mut self, now: Timestamp, tokens: f64, since: Timestamp) -> bool {
+    /// Lowers the level to what one of the same rule has now that had `tokens` at `since`. It never rises, so a pace has
+    /// nothing saved up.
+    pub(crate) fn carry(&mut self, now: Timestamp, tokens: f64, since: Timestamp) {
         match self {
-            Self::Bucket(bucket) => {
-                bucket.lower(now, tokens, since);
-                true
+            Self::Bucket(bucket) => bucket.lower(now, tokens, since),
+            Self::Paced(metered) => {
+                let rate = metered.pacer.pace().rate().get();
+                let then = tokens + rate * now.since(since).as_secs_f64();
+                let lower = then - metered.pacer.peek(now);
+                if lower < 0.0 {
+                    metered.pacer.put_back(now, lower);
+                }
             }
-            Self::Paced(_) => false,
         }
     }
 
@@ -327,6 +331,28 @@ mod tests {
         assert_eq!(now(&level, at(80_000)).achieved, 0.0);
         level.draw(at(90_000), Tokens::ONE);
         assert_eq!(now(&level, at(90_000)).achieved, 0.1);
+    }
+
+    #[test]
+    fn a_pace_goes_on_behind_the_call_that_went_last() {
+        let mut first = paced(2.0);
+        first.draw(at(1_000), Tokens::new(3.0).expect("tokens"));
+        let left = first.limiter().peek(at(1_100));
+        let begun = |millis| {
+            let mut second = Level::new(at(millis), BucketLimit::Paced(pace(2.0)));
+            second.carry(at(millis), left, at(1_100));
+            second.limiter().available_at(at(millis), Tokens::ONE)
+        };
+        let opens = first.limiter().available_at(at(1_100), Tokens::ONE);
+        assert_eq!(opens, at(2_000));
+        let apart = begun(1_200).since(opens).max(opens.since(begun(1_200)));
+        assert!(apart < Duration::from_micros(1), "{apart:?}");
+        // Long after it, one may go at once and no more.
+        assert_eq!(begun(60_000), at(60_000));
+        let mut late = Level::new(at(60_000), BucketLimit::Paced(pace(2.0)));
+        late.carry(at(60_000), 100.0, at(1_100));
+        late.draw(at(60_000), Tokens::ONE);
+        assert!(!late.limiter().has(at(60_000), Tokens::ONE));
     }
 
     #[test]

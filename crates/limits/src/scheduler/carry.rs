@@ -170,7 +170,7 @@ impl<T> Scheduler<T> {
     }
 
     /// Sets a bucket to what it held under the process before. What has flowed in since counts, up to its burst.
-    /// No tokens are refunded: a bucket with less keeps its level. False if there is no such bucket, or it is a paced one.
+    /// No tokens are refunded: a bucket with less keeps its level. False if there is no such bucket.
     pub fn carry_tokens(
         &mut self,
         now: Timestamp,
@@ -184,7 +184,31 @@ impl<T> Scheduler<T> {
         };
         self.budgets.buckets.all[key]
             .level
-            .carry(now, tokens, since)
+            .carry(now, tokens, since);
+        true
+    }
+
+    /// Lowers the pace with this name to what it had under the process before. False if there is none.
+    pub fn carry_pace(
+        &mut self,
+        now: Timestamp,
+        limit: &str,
+        tokens: f64,
+        since: Timestamp,
+    ) -> bool {
+        let now = self.advance(now);
+        let Some(limit) = self.find_limit(limit) else {
+            return false;
+        };
+        self.budgets.limits[limit as usize].carry_level(now, tokens, since)
+    }
+
+    /// The tokens of a pace, and their moment, to be carried into the next process. `None` for a limit of another kind.
+    #[must_use]
+    pub fn pace_level(&self, now: Timestamp, limit: LimitId) -> Option<(f64, Timestamp)> {
+        let now = self.now.max(now);
+        let tokens = self.budgets.limits.get(limit as usize)?.tokens(now)?;
+        Some((tokens, now))
     }
 
     /// The name of a bucket's rule.
