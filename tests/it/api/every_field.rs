@@ -317,7 +317,11 @@ async fn every_field_of_every_body_is_checked_by_name_and_changes_nothing() {
         for form in schemas.forms(schema) {
             schemas.wrong_inside(form, "", &str::to_owned, &mut wrong);
         }
-        assert!(!wrong.is_empty(), "{method} {path} takes no field");
+        assert_eq!(
+            wrong.is_empty(),
+            path == "/v1/upgrade",
+            "{method} {path}: fields"
+        );
         let at = filled(&real, &path);
         for Wrong { field, body } in wrong {
             let answer = send(admin, &method, &at, JSON, body.as_bytes()).await;
