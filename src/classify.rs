@@ -5,6 +5,7 @@
 //! meets the limits that every call meets.
 
 pub mod class;
+mod exempt_routes;
 pub(crate) mod options;
 
 use std::borrow::Cow;
@@ -15,8 +16,9 @@ use foldhash::HashSet;
 use http::Method;
 
 use self::class::{Classes, Clues};
+pub use self::exempt_routes::ExemptRoute;
 pub use self::options::Route;
-use crate::call::sdk::{Function, FunctionKind, Path, RouteMatch, RouteTarget, hides_a_slash};
+use crate::call::sdk::{Function, FunctionKind, Path, RouteMatch, hides_a_slash};
 use crate::call::{
     BackendKind, Destination, Head, HttpCall, Message, OnClientLeft, Origin, Request, RequestBody,
     Role,
@@ -59,53 +61,6 @@ pub struct ClassifierSettings {
     pub exempt: Vec<Arc<str>>,
     /// The rules for classes.
     pub classes: class::ClassSettings,
-}
-
-/// A route whose calls meet no limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExemptRoute {
-    /// `GET`, … or `*`.
-    pub method: Box<str>,
-    /// The path in the config or in the table.
-    pub path: Box<str>,
-    /// Whether it comes from the built-in table.
-    pub is_built_in: bool,
-}
-
-impl ClassifierSettings {
-    /// Every route without a limit, the operator's own first.
-    #[must_use]
-    pub fn exempt_routes(&self) -> Vec<ExemptRoute> {
-        if !self.has_http {
-            return Vec::new();
-        }
-        let own = self.routes.iter().filter(|route| route.function.is_none());
-        let own = own.map(|route| ExemptRoute {
-            method: route.method.clone(),
-            path: route.path.clone(),
-            is_built_in: false,
-        });
-        let table = self.kind.routes();
-        let asked_before: Vec<_> = self.routes.iter().map(OwnRoute::new).collect();
-        let built_in = table
-            .iter()
-            .filter(|row| row.asks == RouteTarget::Unlimited);
-        let built_in = built_in.filter_map(|row| {
-            let path = format!("/{}", row.segments.join("/"));
-            let method = row.method.name();
-            let segments = Path::split(&path)?;
-            let is_taken = asked_before.iter().any(|own| {
-                let takes = own.method.as_deref().is_none_or(|taken| taken == method);
-                takes && segments.matches(&own.segments).is_some()
-            });
-            (!is_taken).then(|| ExemptRoute {
-                method: method.into(),
-                path: path.into(),
-                is_built_in: true,
-            })
-        });
-        own.chain(built_in).collect()
-    }
 }
 
 /// The operation of a request.
@@ -483,78 +438,4 @@ impl Classifier {
 }
 
 #[cfg(test)]
-mod tests {
-    use tidegate_limits::Timestamp;
-
-    use super::*;
-    use crate::call::{HttpCall, Identity, Peer};
-
-    fn classifier(function: &str) -> Classifier {
-        Classifier::new(&ClassifierSettings {
-            kind: BackendKind::Http,
-            odd_paths: OddPaths::Refuse,
-            routes: vec![Route {
-                method: "GET".into(),
-                path: "/a".into(),
-                function: Some(function.into()),
-                on_client_left: None,
-            }],
-            functions: Vec::new(),
-            has_socket: false,
-            has_http: true,
-            exempt: Vec::new(),
-            classes: class::ClassSettings::default(),
-        })
-    }
-
-    fn head() -> Arc<Head> {
-        let request = http::Request::get("/a").header("host", "a").body(());
-        let (head, ()) = request.expect("a request").into_parts();
-        Arc::new(head.into())
-    }
-
-    fn asks(classifier: &Classifier, head: &Arc<Head>, listener: &Arc<str>) -> Operation {
-        let peer = Peer::Tcp(([127, 0, 0, 1], 1).into());
-        let identity = Identity::without_names(Arc::clone(listener), peer);
-        classifier.classify(&Request {
-            origin: Origin {
-                identity: Arc::new(identity),
-                arrived: Timestamp::ZERO,
-            },
-            message: Message::Http(Box::new(HttpCall::new(
-                Arc::clone(head),
-                RequestBody::Whole(bytes::Bytes::new()),
-            ))),
-        })
-    }
-
-    /// The memo of a head for a classifier and a listener.
-    fn remembered(classifier: &Classifier, head: &Head, listener: &Arc<str>) -> Option<Operation> {
-        head.memo.find(|kept: &HeadOperation| {
-            let is_it = kept.classifier == classifier.id && Arc::ptr_eq(&kept.listener, listener);
-            is_it.then(|| kept.operation.clone())
-        })
-    }
-
-    #[test]
-    fn a_head_that_comes_again_is_looked_up_once_for_a_listener_and_a_classifier() {
-        let (first, after_a_reload) = (classifier("first"), classifier("second"));
-        let (head, listener, other) = (head(), Arc::from("main"), Arc::from("other"));
-        let operation = asks(&first, &head, &listener);
-        assert_eq!(&*operation.function, "first");
-        assert_eq!(remembered(&first, &head, &listener), Some(operation));
-        assert_eq!(remembered(&first, &head, &other), None);
-        assert_eq!(remembered(&after_a_reload, &head, &listener), None);
-        let operation = asks(&after_a_reload, &head, &listener);
-        assert_eq!(&*operation.function, "second");
-    }
-
-    #[test]
-    fn a_changed_copy_of_a_head_remembers_nothing() {
-        let (classifier, head, listener) = (classifier("first"), head(), Arc::from("main"));
-        asks(&classifier, &head, &listener);
-        assert!(remembered(&classifier, &head, &listener).is_some());
-        let copy = Head::clone(&head);
-        assert_eq!(remembered(&classifier, &copy, &listener), None);
-    }
-}
+mod tests;

@@ -14,18 +14,20 @@ mod connect;
 mod deadline;
 mod failure;
 mod http;
-mod http_body;
 pub mod metrics;
 pub(crate) mod options;
+mod outgoing;
 mod pinned;
 mod pool;
 mod reply_head;
+mod running_reply;
 mod socket;
 mod stream;
 mod streamed;
 #[cfg_attr(not(feature = "tls"), path = "forward/without_tls.rs")]
 mod tls;
 mod tls_failure;
+mod tunnel;
 mod upstream;
 
 use std::future::ready;
@@ -34,8 +36,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use tidegate_limits::scheduler::Outcome;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::addresses::{AddressState, NameState};
@@ -45,9 +45,10 @@ pub use self::connect::{ConnectError, Resolve, Resolving};
 pub use self::options::{BackendAddress, Bounds, Remote};
 pub use self::tls::BackendTls;
 pub use self::tls_failure::TlsFailure;
+pub use self::tunnel::TcpConnection;
 use crate::call::{
     ArrayCall, Destination, Generation, HttpCall, Message, OnClientLeft, Record, Refusal, Reply,
-    RequestBody, Slot, Tunnel,
+    RequestBody, Slot,
 };
 
 /// The settings of this stage.
@@ -191,56 +192,6 @@ async fn send_array<S: Slot>(
     }
 }
 
-/// A client's TCP connection, which is passed on as it is.
-#[derive(Debug)]
-pub struct TcpConnection;
-
-impl Forward for TcpConnection {
-    type Answer = Tunnel;
-    type Sending<S: Slot> =
-        Pin<Box<dyn Future<Output = Result<Result<Tunnel, Refusal>, UnsentCall<Self, S>>> + Send>>;
-
-    fn destination(&self) -> Destination {
-        Destination::Tcp
-    }
-
-    fn copy(&self) -> Option<Self> {
-        None
-    }
-
-    fn compact(&mut self) {}
-
-    fn send<S: Slot>(
-        self,
-        forwarder: &Forwarder,
-        mut slot: S,
-        record: Arc<Record>,
-    ) -> Self::Sending<S> {
-        let picked = forwarder.pick(self.destination(), &mut slot);
-        // Boxed, so that a waiting call does not pay for what connecting needs.
-        Box::pin(async move {
-            let backend = match picked {
-                Ok(backend) => backend,
-                Err(refusal) => return Ok(Err(refusal)),
-            };
-            match backend.connect().await {
-                Ok(link) => {
-                    stream::keep_alive(link.tcp());
-                    slot.sent();
-                    let slot = Box::new(TunnelSlot(Some(slot)));
-                    Ok(Ok(Tunnel {
-                        link,
-                        first: Bytes::new(),
-                        slot,
-                        record,
-                    }))
-                }
-                Err(cause) => Err(UnsentCall::new(self, slot, cause)),
-            }
-        })
-    }
-}
-
 /// A call of which no byte was written. It may wait for another turn.
 #[derive(Debug)]
 pub struct UnsentCall<O, S> {
@@ -358,16 +309,5 @@ impl Forwarder {
     #[must_use]
     pub fn retries_reads(&self) -> bool {
         self.shared.retry_reads.load(Ordering::Relaxed)
-    }
-}
-
-/// The slot of a tunnel. The connection is the call, so both end together.
-struct TunnelSlot<S: Slot>(Option<S>);
-
-impl<S: Slot> Drop for TunnelSlot<S> {
-    fn drop(&mut self) {
-        if let Some(slot) = self.0.take() {
-            slot.finish(Outcome::Served);
-        }
     }
 }

@@ -6,32 +6,27 @@
 
 mod handed_over;
 mod run;
+mod sent_again;
+mod shared_call;
 mod shared_turn;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
 
 use self::run::{ClientState, Clients, Run, RunState};
-use self::shared_turn::SharedClients;
-use tidegate_runtime::{BackOff, Clock, Live};
+use tidegate_runtime::{Clock, Live};
 
-use crate::admit::{Admission, Ask, Claimed, Gate, Permit, Waits};
+use crate::admit::{Ask, Claimed, Gate, Waits};
 use crate::call::{
-    Claim, Destination, Dialect, Facts, Fault, Head, Identity, Message, Observe, Origin, Progress,
-    Reason, Record, Refusal, Rejection, Reply, Request, RequestBody, Serve, Trace, Tunnel,
+    Claim, Dialect, Facts, Head, Identity, Message, Observe, Origin, Progress, Reason, Record,
+    Refusal, Rejection, Reply, Request, RequestBody, Serve, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
-use crate::coalesce::{Coalescer, JoinOutcome, Key, SharedCall, SharedCallWaiter, SharedResult};
-use crate::forward::{ConnectError, Forward, Forwarder, TcpConnection, UnsentCall};
+use crate::coalesce::Coalescer;
+use crate::forward::{Forward, Forwarder, TcpConnection};
 use crate::tasks::{Preference, Tasks};
-
-/// How long a call keeps its turn after we lacked a descriptor, port or memory, before it asks
-/// again: the first pause, and the longest.
-const OWN_FAULT_PAUSE: BackOff =
-    BackOff::doubling(Duration::from_millis(5), Duration::from_millis(80));
 
 /// The stages in their order.
 #[derive(Clone)]
@@ -152,18 +147,6 @@ impl Serve for Pipeline {
     }
 }
 
-/// A client's part in a call that may be shared.
-enum SharedRole {
-    /// No part: an answer is kept.
-    Answered(Box<Result<Reply, Refusal>>),
-    /// The client's request is the one that is sent, and it gets the answer, whatever it is.
-    First(SharedCallWaiter),
-    /// The client's own request is kept, in case the answer is not for all.
-    Other(SharedCallWaiter, Ask, Message),
-    /// No part: there is no room.
-    Alone(Ask, Message),
-}
-
 impl Pipeline {
     /// Finds what a request asks, its caller, and how its answer begins.
     fn begin<'a>(
@@ -258,103 +241,6 @@ impl Pipeline {
         }
     }
 
-    /// The key of a read that may be shared, and the observer of the call's end: a write makes
-    /// answers old. Used only if any function is shared.
-    fn read_or_write(
-        &self,
-        message: &Message,
-        operation: &Operation,
-    ) -> (Option<Key>, Arc<dyn Observe>) {
-        let observer = Arc::clone(&self.observer);
-        let guest = operation.only_guest();
-        if operation.may_change(message) {
-            return (None, self.coalescer.write(guest, observer));
-        }
-        let (function, destination) = (&operation.function, operation.destination);
-        let key = self
-            .coalescer
-            .key(function, destination, guest, message, operation.of_table);
-        (key, observer)
-    }
-
-    /// Answers a read together with all identical ones.
-    fn share<'a, P: Clients>(
-        &'a self,
-        key: Key,
-        ask: Ask,
-        mut outgoing: Message,
-        clients: &'a P,
-        progress: &'a Progress,
-        record: Arc<Record>,
-    ) -> impl Future<Output = Result<Reply, Refusal>> + Send + 'a {
-        let (deadline, class) = self.gate.patience(&ask);
-        let part = match self.coalescer.join(key, deadline, class, &record) {
-            JoinOutcome::Kept(reply) => SharedRole::Answered(Box::new(reply)),
-            JoinOutcome::First(call, waiter) => {
-                self.start(call, ask, outgoing);
-                SharedRole::First(waiter)
-            }
-            JoinOutcome::Other(waiter) => {
-                outgoing.compact();
-                SharedRole::Other(waiter, ask, outgoing)
-            }
-            JoinOutcome::Alone => SharedRole::Alone(ask, outgoing),
-        };
-        // The future holds only what a waiting read needs.
-        async move {
-            let (ask, outgoing) = match part {
-                SharedRole::Answered(reply) => return *reply,
-                SharedRole::First(waiter) => match waiter.told(progress).await {
-                    SharedResult::Answer(reply) => return reply,
-                    SharedResult::Alone => {
-                        let none = "a shared call came to no answer";
-                        return Err(Refusal::new(Reason::Internal, none));
-                    }
-                },
-                SharedRole::Other(waiter, ask, outgoing) => match waiter.told(progress).await {
-                    SharedResult::Answer(reply) => return reply,
-                    SharedResult::Alone => (ask, outgoing),
-                },
-                SharedRole::Alone(ask, outgoing) => (ask, outgoing),
-            };
-            Box::pin(self.run(ask, outgoing, clients, &record)).await
-        }
-    }
-
-    /// Runs a shared call in its own task.
-    fn start(&self, call: SharedCall, ask: Ask, outgoing: Message) {
-        let clients = SharedClients::new(call, self.gate.clone(), ask.clone());
-        let mut task = Box::pin(self.clone().run_shared(clients, ask, outgoing));
-        // Polled once at once, like the call of one client. So a call that need not wait is past
-        // the gate before its client's half-close is checked.
-        let mut unwoken = Context::from_waker(Waker::noop());
-        if task.as_mut().poll(&mut unwoken).is_pending() {
-            tokio::spawn(task);
-        }
-    }
-
-    /// No async function, because that keeps its arguments twice.
-    fn run_shared(
-        self,
-        clients: SharedClients,
-        ask: Ask,
-        outgoing: Message,
-    ) -> impl Future<Output = ()> + Send {
-        let on_client_left = self.forwarder.on_client_left(&outgoing);
-        async move {
-            let call = &clients.call;
-            let record = call.record();
-            let reply = tokio::select! {
-                biased;
-                // Dropping an unsent call cancels it.
-                () = call.abandoned(on_client_left) => return,
-                reply = self.run(ask, outgoing, &clients, record) => reply,
-            };
-            let reply = reply.inspect_err(|refusal| record.refuse(refusal));
-            clients.call.end(reply);
-        }
-    }
-
     /// Asks the gate when it is first polled.
     fn run<'a, C: Clients, O: Forward>(
         &'a self,
@@ -364,113 +250,6 @@ impl Pipeline {
         record: &'a Arc<Record>,
     ) -> Run<'a, C, O> {
         Run::new(self, RunState::Asks(ask, outgoing), clients, record)
-    }
-
-    /// The request that is sent once more if the backend closes without a reply: a read, if that is switched
-    /// on.
-    fn again<O: Forward>(&self, ask: &Ask, outgoing: &O, record: &Record) -> Option<Box<(Ask, O)>> {
-        let may = self.forwarder.retries_reads() && record.note(|facts| facts.is_read);
-        let outgoing = may.then(|| outgoing.copy()).flatten()?;
-        Some(Box::new((ask.clone(), outgoing)))
-    }
-
-    /// Sends a read once more, as a call of its own that draws every limit again. It runs only if
-    /// the backend accepts connections; otherwise the first refusal stays.
-    async fn send_again<P: Clients, O: Forward>(
-        &self,
-        (ask, outgoing): (Ask, O),
-        refusal: Refusal,
-        clients: &P,
-        record: &Arc<Record>,
-    ) -> Result<O::Answer, Refusal> {
-        let destination = ask.destination;
-        if !self.gate.is_up(destination) {
-            return Err(refusal);
-        }
-        record.refuse(&refusal);
-        let second = record.sent_again();
-        let identity = record.note(|facts| Arc::clone(&facts.origin.identity));
-        let claim = self.claim(&identity, &ask.function, ask.limited);
-        let claimed = Claimed::of(&claim);
-        let ask = Ask { claimed, ..ask };
-        second.note(|facts| facts.claim = Some(claim));
-        clients.wait();
-        let permit = match admitted(self.gate.ask(ask, &second), clients).await {
-            Ok(permit) if self.gate.is_up(destination) => permit,
-            Ok(_) => return Err(not_again(refusal, &second)),
-            Err(refused) => {
-                second.refuse(&refused);
-                return Err(refused);
-            }
-        };
-        clients.admit();
-        let sending = outgoing.send(&self.forwarder, permit, Arc::clone(&second));
-        match sending.await {
-            Ok(reply) => reply.inspect_err(|refusal| second.refuse(refusal)),
-            Err(UnsentCall { slot, cause, .. }) => {
-                // What stays is the refusal of the first.
-                let _ = self.without_tls(&cause, destination);
-                // The gate is informed, and the call leaves the queue again at once.
-                drop(self.gate.ask_again(slot, cause.fault()));
-                Err(not_again(refusal, &second))
-            }
-        }
-    }
-
-    /// Counts a connection that came to no TLS. Returns the refusal, if to wait would only hide the cause.
-    fn without_tls(&self, cause: &ConnectError, backend: Destination) -> Option<Refusal> {
-        let ConnectError::Tls(failure) = cause else {
-            return None;
-        };
-        self.observer.tls_failed(backend, failure.cause);
-        failure.refusal(backend.label())
-    }
-
-    /// Waits for another turn, until the call is sent. No byte was written, so it may. No other call is ever sent
-    /// twice.
-    async fn try_again<P: Clients, O: Forward>(
-        &self,
-        mut unsent: UnsentCall<O, Permit>,
-        clients: &P,
-        record: &Arc<Record>,
-    ) -> Result<O::Answer, Refusal> {
-        let mut back_off = OWN_FAULT_PAUSE;
-        loop {
-            tracing::debug!(
-                error = &unsent.cause as &dyn std::error::Error,
-                "not sent, waits again"
-            );
-            let outgoing = unsent.outgoing;
-            clients.wait();
-            let fault = unsent.cause.fault();
-            if let Some(refusal) = self.without_tls(&unsent.cause, outgoing.destination()) {
-                // The gate is informed, and the call leaves the queue again at once.
-                drop(self.gate.ask_again(unsent.slot, fault));
-                return Err(refusal);
-            }
-            if fault == Fault::Own {
-                let destination = outgoing.destination();
-                self.observer.lacked_resources(destination, &unsent.cause);
-                // Its turn would come at once, and the shortage would be the same.
-                tokio::time::sleep(back_off.pause()).await;
-            }
-            let asked = self.gate.ask_again(unsent.slot, fault);
-            let permit = admitted(asked, clients).await?;
-            clients.admit();
-            let sending = outgoing.send(&self.forwarder, permit, Arc::clone(record));
-            match sending.await {
-                Ok(reply) => return reply,
-                Err(again) => unsent = again,
-            }
-        }
-    }
-}
-
-/// The answer of the gate, after any wait.
-async fn admitted<P: Clients>(asked: Admission, clients: &P) -> Result<Permit, Refusal> {
-    match asked {
-        Admission::Decided(admitted) => admitted,
-        Admission::Queued(turn) => clients.turn(turn).await,
     }
 }
 
@@ -488,13 +267,6 @@ fn ask(operation: &Operation, origin: &Origin, claim: &Claim, waits: Waits) -> A
         target: None,
         foreign: None,
     }
-}
-
-/// The second send was not made, so the refusal of the first stays.
-fn not_again(refusal: Refusal, second: &Record) -> Refusal {
-    let away = "the backend takes no connection, so the read was not sent once more";
-    second.refuse(&Refusal::new(Reason::BackendUnreachable, away));
-    refusal
 }
 
 /// The facts of a call that arrives. Takes the target from the operation.

@@ -20,14 +20,16 @@ use super::carry::{Carried, Carry};
 use super::connect::ConnectError;
 use super::deadline::ExchangeDeadline;
 use super::failure::Failure;
-use super::http_body::{BODY_BYTES, Interruption, LateUpload, Outgoing, RunningReply};
+use super::outgoing::{Interruption, Outgoing};
 use super::pinned::{self, ConnectionFate};
 use super::reply_head::{ReplyReader, ReplyStart};
+use super::running_reply::{BODY_BYTES, LateUpload, RunningReply};
 use super::streamed::StreamedBody;
 use super::tls::refused_after_the_handshake;
 use super::tls_failure::TlsFailure;
+use super::tunnel::TunnelSlot;
 use super::upstream::Upstream;
-use super::{ExchangeResult, Sending, TunnelSlot, UnsentCall};
+use super::{ExchangeResult, Sending, UnsentCall};
 use crate::call::{
     HttpCall, Link, Message, OnClientLeft, PinnedConnection, Record, Refusal, Reply, ReplyBody,
     ReplyHead, Slot, Tunnel,

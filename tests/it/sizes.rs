@@ -3,6 +3,10 @@
 //! All lines count, comments and blank lines too: a function from its `fn` to its closing brace, a file up to the
 //! tests at its end. Sources that `prost-build` writes and modules that only tests have do not count.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
 use crate::names::{crate_of, test_modules, workspace};
 
 /// The longest product function.   lines
@@ -94,6 +98,24 @@ fn a_file_has_at_most_700_lines() {
         .map(|(path, text)| (path, text.lines().count()));
     let long: Vec<_> = lines.filter(|(_, lines)| *lines > FILE_MAX).collect();
     assert!(long.is_empty(), "{long:#?}");
+}
+
+/// The files that a stranger reads to follow one plain HTTP call.
+#[test]
+fn the_story_of_a_plain_http_call_has_at_most_40_files_and_12_000_lines() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| fs::read_to_string(root.join(path)).expect("the document names files");
+    let document = read("docs/life-of-a-call.md");
+    let (_, story) = document
+        .split_once("## The files of one plain HTTP call")
+        .expect("the document has the story");
+    let (story, _) = story.split_once("\n## ").expect("a section follows");
+    let rows = story.lines().filter(|line| line.starts_with('|'));
+    let names = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+    let files: BTreeSet<&str> = names.collect();
+    let lines: usize = files.iter().map(|path| read(path).lines().count()).sum();
+    assert!((30..=40).contains(&files.len()), "{} files", files.len());
+    assert!(lines <= 12_000, "{lines} lines");
 }
 
 #[test]

@@ -17,9 +17,9 @@ use super::client_socket::ClientSocket;
 use super::http2;
 use super::identity::Identities;
 use super::received::{self, read_array};
-use super::request_body::Upload;
 use super::request_reader::{ReadOutcome, ReadyRequest, RequestReader};
 use super::respond::{HttpAnswer, ReplyForm, WriteError, WriteProgress};
+use super::upload::Upload;
 use crate::call::{
     self, Dialect, Head, HttpCall, Identity, Message, Origin, PinnedConnection, Progress, Refusal,
     Rejection, RequestBody, Serve, Tunnel,

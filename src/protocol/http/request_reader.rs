@@ -16,8 +16,9 @@ use super::client_socket::ClientSocket;
 use super::head_cache::{self, KnownHead};
 use super::http2;
 use super::received::{self, HEAD_BYTES, cut_body, slow_body};
-use super::request_body::{BodyNeed, ReadBody, Upload};
+use super::request_body::{BodyNeed, ReadBody};
 use super::respond::ReplyForm;
+use super::upload::Upload;
 use crate::call::{HttpCall, Refusal, Serve};
 
 /// Most bytes of one read. Most requests are smaller.
