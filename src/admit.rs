@@ -40,7 +40,7 @@ pub use self::acts::{
     Override, Pause, PauseFor, Ramp,
 };
 pub use self::ask::{Ask, Claimed, Waits};
-pub use self::carry::{CarriedCalls, CarriedCounts, NewLedger};
+pub use self::carry::{CarriedCalls, CarriedCounts, NewLedger, PublishLedger};
 pub use self::gate::Gate;
 pub use self::journal::{CarriedCall, CarriedState, Journal, SchedulerEvent};
 pub use self::ledger::{GateLedger, LedgerPlan};
