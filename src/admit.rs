@@ -44,7 +44,7 @@ pub use self::acts::{
     Override, Pause, PauseFor, Ramp,
 };
 pub use self::ask::{Ask, Claimed, ForeignAsk, Waits};
-pub use self::carry::{CarriedCalls, CarriedCounts, NewLedger};
+pub use self::carry::{CarriedCalls, CarriedCounts, NewLedger, PublishLedger};
 pub use self::decision::POSTPONED_MAX;
 pub use self::foreign::AdoptedCall;
 pub use self::gate::Gate;

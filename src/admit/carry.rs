@@ -24,8 +24,11 @@ pub struct NewLedger {
     /// The ledger.
     pub ledger: GateLedger,
     /// Gives it the name by which the next process finds it.
-    pub publish: Box<dyn FnOnce() -> io::Result<()> + Send>,
+    pub publish: PublishLedger,
 }
+
+/// Gives a ledger its name, which can take long on a slow disk.
+pub type PublishLedger = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 /// The calls of processes before that may still be at the backend, in the order of their ends. Each holds what it met until
 /// it is finished.
@@ -114,7 +117,13 @@ impl Gate {
     /// # Errors
     /// If it cannot take its name. Then there is none.
     pub fn keep_ledger(&self, new: NewLedger) -> io::Result<()> {
-        self.lock.change(|state, now| state.keep_ledger(new, now))
+        let publish = self.lock.change(|state, now| state.keep_ledger(new, now));
+        self.publish_ledger(publish)
+    }
+
+    /// Gives the present ledger its name. Not under the lock: until then the one that has the name says that it is another.
+    pub(super) fn publish_ledger(&self, publish: PublishLedger) -> io::Result<()> {
+        publish().inspect_err(|_| self.lock.change(|state, _| state.end_ledger()))
     }
 
     /// The ledger that this policy needs, with room for all calls that there are.
@@ -196,21 +205,17 @@ impl GateState {
         LedgerPlan::of(policy, places.max(noted))
     }
 
-    fn keep_ledger(&mut self, new: NewLedger, now: Timestamp) -> io::Result<()> {
+    fn keep_ledger(&mut self, new: NewLedger, now: Timestamp) -> PublishLedger {
         let calls = &mut self.lanes[Lane::Limited as usize];
         calls.keep_events();
         let mut ledger = new.ledger;
         ledger.note_all(calls, &self.owners, now);
         if let Some(before) = &mut self.ledger {
             ledger.keep_times(before);
-        }
-        // Under the lock: what is noted until the next change is in the ledger that has the name.
-        if let Err(error) = (new.publish)() {
-            self.end_ledger();
-            return Err(error);
+            before.move_on();
         }
         self.ledger = Some(Box::new(ledger));
-        Ok(())
+        new.publish
     }
 
     /// Ends the ledger: the next process finds that nothing is known.
@@ -222,16 +227,20 @@ impl GateState {
         self.calls().drop_events();
     }
 
-    /// The limits have changed. Without a new ledger, one that does not fit is void.
-    pub(super) fn renew_ledger(&mut self, new: Option<NewLedger>, now: Timestamp) {
+    /// The limits have changed. Without a new ledger, one that does not fit is void. Returns what gives the new one its name.
+    pub(super) fn renew_ledger(
+        &mut self,
+        new: Option<NewLedger>,
+        now: Timestamp,
+    ) -> Option<PublishLedger> {
         let plan = self.plan_ledger(self.lanes[Lane::Limited as usize].policy());
         let fits = self.ledger.as_ref().is_none_or(|it| it.fits(&plan));
         match new {
-            // An error has ended the ledger.
-            Some(new) => drop(self.keep_ledger(new, now)),
+            Some(new) => return Some(self.keep_ledger(new, now)),
             None if fits => {}
             None => self.end_ledger(),
         }
+        None
     }
 
     /// A bucket is gone, and its place is free for another one.

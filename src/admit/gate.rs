@@ -184,7 +184,7 @@ impl Gate {
     ) -> Timestamp {
         let limited = policy::limited(settings, phase);
         let unlimited = policy::unlimited(settings);
-        let at = self.lock.change(|state, now| {
+        let (at, publish) = self.lock.change(|state, now| {
             state.phase = phase;
             state.max_wait = settings.max_wait;
             state.classes.clone_from(&settings.classes);
@@ -196,11 +196,15 @@ impl Gate {
             calls.apply(now, limited);
             free.apply(now, unlimited);
             state.observer.apply(now, settings, phase);
-            state.renew_ledger(ledger, now);
+            let publish = state.renew_ledger(ledger, now);
             // The line of the reload has the instant.
             state.is_unlogged.set(false);
-            now
+            (now, publish)
         });
+        if let Some(publish) = publish {
+            // An error has ended the ledger.
+            let _ = self.publish_ledger(publish);
+        }
         // A change of its own: in the log, what the new limits are given comes after them.
         if !self.lock.lock().acts.overrides.is_empty() {
             self.lock.change(GateState::override_again);

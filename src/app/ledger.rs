@@ -184,6 +184,22 @@ impl LedgerFile {
 
     /// Reads what the process before left.
     pub(super) fn before(&self) -> PastLedger {
+        match self.read() {
+            // That process died before its new ledger had the name. It takes the name now, because a file beside it
+            // may be one that is not whole.
+            PastLedger::Void(Void::Moved) => match fs::rename(self.new_path(), &self.path) {
+                Ok(()) => self.read(),
+                Err(error) => PastLedger::Unreadable(error),
+            },
+            before => before,
+        }
+    }
+
+    fn new_path(&self) -> PathBuf {
+        self.path.with_extension("new")
+    }
+
+    fn read(&self) -> PastLedger {
         let bytes = match bytes_of(&self.path) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return PastLedger::Missing,
@@ -199,7 +215,7 @@ impl LedgerFile {
     /// If there is no room for it.
     pub(super) fn create(&self, plan: LedgerPlan) -> io::Result<NewLedger> {
         let words = plan.words().map_err(io::Error::other)?;
-        let new = self.path.with_extension("new");
+        let new = self.new_path();
         let memory = map_new(&new, words)?;
         let ledger = GateLedger::create(memory, plan, self.boot, self.clock);
         let path = self.path.clone();

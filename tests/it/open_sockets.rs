@@ -95,11 +95,11 @@ fn write_config(dir: &Path, listener: &str, admin: SocketAddr, backend: SocketAd
 
 /// Counts of what clients met.
 #[derive(Default)]
-struct Met {
-    refused: AtomicU64,
-    answered: AtomicU64,
-    /// A call that was under way when its sidecar was killed.
-    cut: AtomicU64,
+pub(crate) struct Met {
+    pub(crate) refused: AtomicU64,
+    pub(crate) answered: AtomicU64,
+    /// Calls that were under way when their sidecar was killed.
+    pub(crate) cut: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -130,7 +130,12 @@ fn clients(addr: SocketAddr) -> (Arc<Met>, JoinSet<()>) {
 }
 
 /// Exchanges a sidecar ten times under clients. Returns what they met.
-async fn ten_exchanges(kind: &str, signal: &str) -> (Arc<Met>, usize) {
+async fn ten_exchanges(kind: &str, signal: &str) -> (Met, usize) {
+    exchanges(kind, signal, 10).await
+}
+
+/// Exchanges a sidecar under clients. Returns what they met, and how many sockets the service manager keeps.
+pub(crate) async fn exchanges(kind: &str, signal: &str, times: usize) -> (Met, usize) {
     let backend = StandInBackend::start(StandInOptions::on_free_ports())
         .await
         .expect("it listens");
@@ -149,7 +154,7 @@ async fn ten_exchanges(kind: &str, signal: &str) -> (Arc<Met>, usize) {
     let mut exchange = Exchange::start(kind, dir.path(), addresses).await;
     let (met, mut clients) = clients(listener);
     let mut kept = 0;
-    for _ in 0..10 {
+    for _ in 0..times {
         let answered = met.answered.load(Ordering::Relaxed);
         let more = async {
             while met.answered.load(Ordering::Relaxed) < answered + 50 {
@@ -165,7 +170,7 @@ async fn ten_exchanges(kind: &str, signal: &str) -> (Arc<Met>, usize) {
     while let Some(client) = clients.join_next().await {
         client.expect("it does not panic");
     }
-    (met, kept)
+    (Arc::into_inner(met).expect("no client has it"), kept)
 }
 
 #[tokio::test]

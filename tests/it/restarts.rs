@@ -1,7 +1,13 @@
 //! A sidecar dies in a storm and starts again: the backend never sees more than the limits, by its own count.
 
+mod oom;
+mod peers;
+mod rule;
+mod table;
+
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,9 +20,11 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
+use self::oom::MemoryGroup;
+use self::rule::Rule;
 use crate::sidecar::Sidecar;
 use crate::sidecar::plan;
-use crate::support::{PATIENCE, array, closed_port};
+use crate::support::{PATIENCE, array, cannot_run, closed_port};
 
 const CLIENTS: usize = 60;
 
@@ -31,11 +39,8 @@ struct Case<'a> {
     postpone: &'static str,
     /// How long the backend takes for a call.
     delay: Duration,
-    /// Most calls in any second, or of a bucket in a second after `burst`.
-    per_second: u32,
+    rule: Rule,
     at_once: u32,
-    /// Calls of a bucket that begins full.
-    burst: Option<u32>,
 }
 
 const WINDOW: Case<'static> = Case {
@@ -44,12 +49,11 @@ const WINDOW: Case<'static> = Case {
     sections: "",
     postpone: "in_turn",
     delay: Duration::from_millis(50),
-    per_second: 30,
+    rule: Rule::Second(30),
     at_once: 10,
-    burst: None,
 };
 
-const CASES: [Case<'static>; 7] = [
+const CASES: [Case<'static>; 8] = [
     WINDOW,
     Case {
         delay: Duration::from_millis(300),
@@ -63,7 +67,7 @@ const CASES: [Case<'static>; 7] = [
     Case {
         name: "a function, 10 a second",
         limits: "per_window = \"total:1000, guest_get_info:10\"\noutstanding = 20",
-        per_second: 10,
+        rule: Rule::Second(10),
         at_once: 20,
         ..WINDOW
     },
@@ -72,7 +76,7 @@ const CASES: [Case<'static>; 7] = [
         limits: "per_window = \"total:1000\"\noutstanding = 20",
         sections: "[[class]]\nname = \"reads\"\nfunctions = [\"guest_get_info\"]\noutstanding_max = 5",
         delay: Duration::from_millis(300),
-        per_second: 1000,
+        rule: Rule::Second(1000),
         at_once: 5,
         ..WINDOW
     },
@@ -81,9 +85,8 @@ const CASES: [Case<'static>; 7] = [
         limits: "per_window = \"total:1000\"\noutstanding = 20",
         sections: "[[bucket]]\nname = \"all\"\nburst = 30\nfill = 5\n\
                    [[caller]]\nlabel = \"everybody\"\nmatch = { listener = \"test\" }\nrate_limit = \"all\"",
-        per_second: 5,
+        rule: Rule::Fills { burst: 30, rate: 5 },
         at_once: 20,
-        burst: Some(30),
         ..WINDOW
     },
     Case {
@@ -91,10 +94,17 @@ const CASES: [Case<'static>; 7] = [
         limits: "per_window = \"total:1000\"\noutstanding = 20",
         sections: "[[quota]]\nname = \"all\"\napplies_to = \"total\"\ntotal = 40\n\
                    refresh_window = \"2s\"\non_excess = \"delay\"\n[quota_store]",
-        per_second: 20,
+        rule: Rule::TwoSeconds(40),
         at_once: 20,
-        // A time touches two windows more than it has lengths.
-        burst: Some(80),
+        ..WINDOW
+    },
+    Case {
+        name: "a pace, 2 a second",
+        limits: "per_window = \"total:1000\"\noutstanding = 20",
+        sections: "[[pace]]\nname = \"all\"\nrate = 2\nratio = 1\napplies_to = \"total\"",
+        // Two may go at once after a silence.
+        rule: Rule::Fills { burst: 2, rate: 2 },
+        at_once: 20,
         ..WINDOW
     },
 ];
@@ -179,14 +189,25 @@ fn ledger_of(dir: &Path) -> PathBuf {
     ledger.expect("a ledger")
 }
 
-/// Ends a sidecar by this signal, some calls after the last one, and starts the next at once. Returns what the backend saw,
-/// and in how much time.
-async fn restarts(
-    signal: &str,
-    times: usize,
-    case: &Case<'_>,
-    ledger: Ledger,
-) -> (BackendStatistics, Duration, Vec<String>) {
+/// How a sidecar ends.
+#[derive(Clone, Copy)]
+enum End<'a> {
+    Signal(&'a str),
+    /// The kernel needs its memory.
+    Memory(&'a MemoryGroup),
+}
+
+/// The record of a backend, and the logs of the sidecars.
+struct Seen {
+    report: BackendStatistics,
+    /// Calls that were one too many for the rule.
+    over: usize,
+    took: Duration,
+    said: Vec<String>,
+}
+
+/// Ends a sidecar, some calls after the last one, and starts the next at once.
+async fn restarts(end: End<'_>, times: usize, case: &Case<'_>, ledger: Ledger) -> Seen {
     let backend = backend(case.delay).await;
     let addr = closed_port();
     // Longer than a call takes.
@@ -200,19 +221,32 @@ async fn restarts(
         Ledger::Lost => text.replace("[limits]", "[limits]\nledger_lost = \"assume_empty\""),
     };
     let dir = Arc::new(TempDir::new().expect("a folder"));
-    let start = || Sidecar::start_in(Arc::clone(&dir), &text, |binary| Command::new(binary));
+    let command = |binary: &str| match end {
+        End::Signal(_) => Command::new(binary),
+        End::Memory(group) => group.command(binary),
+    };
+    let start = || Sidecar::start_in(Arc::clone(&dir), &text, command);
     let mut sidecar = start().await;
     let (clients, began) = (storm(addr), Instant::now());
     let mut said = Vec::new();
     for round in 0..times {
         // At another place of the window each time.
-        let spread = u64::from(case.per_second.min(31));
+        let spread = u64::from(case.rule.densest_second().min(31));
         let calls = backend.report().calls + 3 + (7 * round as u64) % spread;
         let reached = backend.wait_until(|report| report.calls >= calls);
         let reached = tokio::time::timeout(PATIENCE, reached).await;
         reached.expect("calls go on");
-        sidecar.signal(signal);
-        sidecar.exited().await;
+        match end {
+            End::Signal(signal) => {
+                sidecar.signal(signal);
+                sidecar.exited().await;
+            }
+            End::Memory(group) => {
+                let pid = sidecar.pid;
+                let (status, ()) = tokio::join!(sidecar.exited(), group.use_up(pid));
+                assert_eq!(status.signal(), Some(9), "the kernel ends it");
+            }
+        }
         if ledger == Ledger::Lost {
             let ledger = ledger_of(dir.path());
             std::fs::remove_file(&ledger).expect("it was there");
@@ -222,28 +256,42 @@ async fn restarts(
         said.extend(sidecar.log().lines().iter().cloned());
     }
     drop(clients);
-    (backend.report(), began.elapsed(), said)
+    Seen {
+        report: backend.report(),
+        over: case.rule.calls_over(&backend.starts()),
+        took: began.elapsed(),
+        said,
+    }
 }
 
 /// Excess of what the backend saw over the limit; `None` if it held.
-fn excess(case: &Case<'_>, report: &BackendStatistics, took: Duration) -> Option<String> {
-    let most = case.burst.map(|burst| {
-        let filled = took.as_secs_f64() * f64::from(case.per_second);
-        f64::from(burst) + filled + 1.0
-    });
-    let held = report.peak_in_flight <= case.at_once
-        && match most {
-            Some(most) => report.calls as f64 <= most,
-            None => report.densest_second <= case.per_second,
-        };
-    (!held).then(|| format!("{}: {report}, {most:?} calls may", case.name))
+fn excess(case: &Case<'_>, backend: &RunningBackend) -> Option<String> {
+    let report = backend.report();
+    excess_of(case, &report, case.rule.calls_over(&backend.starts()))
+}
+
+fn excess_of(case: &Case<'_>, report: &BackendStatistics, over: usize) -> Option<String> {
+    let held = report.peak_in_flight <= case.at_once && over == 0;
+    (!held).then(|| format!("{}: {over} calls over\n{report}", case.name))
+}
+
+impl Seen {
+    fn excess(&self, case: &Case<'_>) -> Option<String> {
+        excess_of(case, &self.report, self.over)
+    }
+}
+
+/// Restarts a sidecar six times: the limit holds. Returns what the sidecars said.
+async fn check_kept(end: End<'_>, case: &Case<'_>) -> Vec<String> {
+    let seen = restarts(end, 6, case, Ledger::Kept).await;
+    assert_eq!(seen.excess(case), None);
+    seen.said
 }
 
 #[tokio::test]
 async fn a_killed_sidecar_leaves_no_window_and_no_slot_behind() {
     for case in &CASES[..2] {
-        let (report, took, said) = restarts("KILL", 6, case, Ledger::Kept).await;
-        assert_eq!(excess(case, &report, took), None);
+        let said = check_kept(End::Signal("KILL"), case).await;
         let carried = |line: &&String| line.contains("counts what the process before left");
         assert_eq!(said.iter().filter(carried).count(), 6, "{said:#?}");
     }
@@ -252,29 +300,36 @@ async fn a_killed_sidecar_leaves_no_window_and_no_slot_behind() {
 #[tokio::test]
 async fn a_killed_sidecar_leaves_a_pool_a_bucket_and_a_quota_behind() {
     for case in &CASES[4..] {
-        let (report, took, _) = restarts("KILL", 6, case, Ledger::Kept).await;
-        assert_eq!(excess(case, &report, took), None);
+        check_kept(End::Signal("KILL"), case).await;
     }
 }
 
 #[tokio::test]
 async fn a_sidecar_that_is_stopped_leaves_no_window_behind() {
-    let (report, took, _) = restarts("TERM", 6, &WINDOW, Ledger::Kept).await;
-    assert_eq!(excess(&WINDOW, &report, took), None);
+    check_kept(End::Signal("TERM"), &WINDOW).await;
+}
+
+#[tokio::test]
+async fn a_sidecar_whose_memory_the_kernel_needs_leaves_no_window_behind() {
+    let group = match MemoryGroup::create() {
+        Ok(group) => group,
+        Err(why) => return cannot_run("a_sidecar_whose_memory_the_kernel_needs", &why),
+    };
+    check_kept(End::Memory(&group), &WINDOW).await;
 }
 
 /// Without a ledger the backend gets more: the tests above see it if the ledger does not hold.
 #[tokio::test]
 async fn a_killed_sidecar_without_a_ledger_breaks_a_window() {
-    let (report, took, _) = restarts("KILL", 6, &WINDOW, Ledger::Lost).await;
-    assert!(excess(&WINDOW, &report, took).is_some(), "{report}");
+    let seen = restarts(End::Signal("KILL"), 6, &WINDOW, Ledger::Lost).await;
+    assert!(seen.excess(&WINDOW).is_some(), "{}", seen.report);
 }
 
 #[tokio::test]
 async fn a_killed_sidecar_without_a_ledger_breaks_a_quota_in_memory() {
     let case = &CASES[6];
-    let (report, took, _) = restarts("KILL", 6, case, Ledger::Lost).await;
-    assert!(excess(case, &report, took).is_some(), "{report}");
+    let seen = restarts(End::Signal("KILL"), 6, case, Ledger::Lost).await;
+    assert!(seen.excess(case).is_some(), "{}", seen.report);
 }
 
 /// The second process counts what the first left, says so, and logs enough for a replay of its own decisions.
@@ -288,7 +343,7 @@ async fn what_was_carried_over_is_shown_and_replayed() {
     let dir = Arc::new(TempDir::new().expect("a folder"));
     let start = || Sidecar::start_in(Arc::clone(&dir), &text, |binary| Command::new(binary));
     let sidecar = start().await;
-    let (clients, began) = (storm(addr), Instant::now());
+    let clients = storm(addr);
     let calls = backend.wait_until(|report| report.calls >= 45);
     tokio::time::timeout(PATIENCE, calls)
         .await
@@ -320,7 +375,7 @@ async fn what_was_carried_over_is_shown_and_replayed() {
     let said = plan(&lines.join("\n")).await;
     let same = "identity: the same decision in all";
     assert!(said.out.contains(same), "{}{}", said.out, said.err);
-    assert_eq!(excess(case, &backend.report(), began.elapsed()), None);
+    assert_eq!(excess(case, &backend), None);
 }
 
 /// The explanation of a call that waits for slots of the process before.
@@ -350,7 +405,7 @@ async fn a_call_of_a_killed_sidecar_holds_its_slot_for_its_usual_time() {
     let dir = Arc::new(TempDir::new().expect("a folder"));
     let start = || Sidecar::start_in(Arc::clone(&dir), &text, |binary| Command::new(binary));
     let sidecar = start().await;
-    let (clients, began) = (storm(addr), Instant::now());
+    let clients = storm(addr);
     let calls = backend.wait_until(|report| report.calls >= 150);
     tokio::time::timeout(PATIENCE, calls)
         .await
@@ -372,7 +427,7 @@ async fn a_call_of_a_killed_sidecar_holds_its_slot_for_its_usual_time() {
         .await
         .expect("calls go on");
     drop(clients);
-    assert_eq!(excess(case, &backend.report(), began.elapsed()), None);
+    assert_eq!(excess(case, &backend), None);
 }
 
 /// The line about what was carried over, in a log in JSON.
@@ -520,65 +575,123 @@ async fn a_second_sidecar_with_the_same_config_names_the_first() {
     assert!(said.contains(&format!("pid {}", first.pid)), "{said}");
 }
 
-/// Writes docs/reports/restarts.md.
+/// The disk of the ledger is as large as its folder alone, or cannot be written: calls are served and the limits hold, and
+/// the log says that a restart forgets them.
 #[tokio::test]
-#[ignore = "`make restarts` runs it; it takes minutes"]
-async fn the_table() {
-    let times = std::env::var("RESTARTS")
-        .ok()
-        .and_then(|it| it.parse().ok());
-    let times = times.unwrap_or(100);
-    let (mut rows, mut wrong) = (String::new(), Vec::new());
-    for case in &CASES {
-        for (signal, ledger) in [
-            ("KILL", Ledger::Kept),
-            ("TERM", Ledger::Kept),
-            ("KILL", Ledger::Lost),
-        ] {
-            let rounds = match (ledger, signal) {
-                // Each is a drain of all that waits, which takes half a minute for a bucket.
-                (_, "TERM") => times.min(10),
-                (Ledger::Lost, _) => times.min(20),
-                (Ledger::Kept, _) => times,
-            };
-            let (report, took, _) = restarts(signal, rounds, case, ledger).await;
-            let excess = excess(case, &report, took);
-            let (ledger, holds) = match (ledger, &excess) {
-                (Ledger::Kept, Some(excess)) => {
-                    wrong.push(excess.clone());
-                    ("kept", "no")
-                }
-                (Ledger::Kept, None) => ("kept", "yes"),
-                (Ledger::Lost, Some(_)) => ("lost", "no"),
-                (Ledger::Lost, None) => ("lost", "yes"),
-            };
-            let row = format!(
-                "| {} | {:.2} s | {signal} | {ledger} | {rounds} | {} | {:.0} s | {} | {} | {holds} |\n",
-                case.name,
-                case.delay.as_secs_f64(),
-                report.calls,
-                took.as_secs_f64(),
-                report.densest_second,
-                report.peak_in_flight,
-            );
-            println!("{row}");
-            rows += &row;
-        }
+async fn a_full_and_a_read_only_disk_of_the_ledger_cost_no_call_and_no_limit() {
+    let mounts = |option: &str| {
+        format!("mount -t tmpfs -o size=4k,{option} tmpfs \"$TIDEGATE_RUNTIME_DIR\"")
+    };
+    let tried = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", "mount -t tmpfs -o size=4k tmpfs /mnt"])
+        .output();
+    if !tried.is_ok_and(|it| it.status.success()) {
+        let why = "no small disk can be mounted here, which takes root";
+        return cannot_run("a_full_and_a_read_only_disk_of_the_ledger", why);
     }
-    if std::env::var_os("TIDEGATE_SEED").is_none() {
-        let page = format!("{PAGE}{rows}");
-        std::fs::write("docs/reports/restarts.md", page).expect("the page is ours");
+    for option in ["rw", "ro"] {
+        let backend = backend(WINDOW.delay).await;
+        let addr = closed_port();
+        let text = config(addr, &backend, "1s", &WINDOW);
+        let dir = Arc::new(TempDir::new().expect("a folder"));
+        let start = || {
+            Sidecar::start_in(Arc::clone(&dir), &text, |binary| {
+                let script = format!("{} && exec \"$0\" \"$@\"", mounts(option));
+                std::fs::create_dir_all(dir.path().join("config.run")).expect("ours");
+                let mut command = Command::new("unshare");
+                command.args(["-m", "sh", "-c", &script, binary]);
+                command
+            })
+        };
+        let sidecar = start().await;
+        sidecar.log().wait(&["a restart forgets what counts"]).await;
+        let clients = storm(addr);
+        let reached = backend.wait_until(|report| report.calls >= 40);
+        let reached = tokio::time::timeout(PATIENCE, reached).await;
+        reached.expect("calls go on");
+        // A reload needs a new file, too.
+        let other = text.replace("total:30", "total:29");
+        sidecar.reload(&other).await;
+        let calls = backend.report().calls;
+        let reached = backend.wait_until(|report| report.calls >= calls + 30);
+        let reached = tokio::time::timeout(PATIENCE, reached).await;
+        reached.expect("calls go on");
+        sidecar.signal("KILL");
+        sidecar.exited().await;
+        // It knows nothing of the one before, so windows begin used up.
+        let sidecar = start().await;
+        sidecar.log().wait(&["windows begin full"]).await;
+        let calls = backend.report().calls;
+        let reached = backend.wait_until(|report| report.calls >= calls + 30);
+        let reached = tokio::time::timeout(PATIENCE, reached).await;
+        reached.expect("calls go on");
+        drop(clients);
+        // Calls at once may be more, by those that the killed one had sent.
+        let over = WINDOW.rule.calls_over(&backend.starts());
+        assert_eq!(over, 0, "{option}: {}", backend.report());
+        let lines = sidecar.log().lines();
+        assert!(
+            !lines.iter().any(|line| line.contains("panic")),
+            "{lines:#?}"
+        );
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-const PAGE: &str = "\
-# Restarts
-
-What a backend sees while a sidecar is killed or stopped in a storm of 60 clients, and started again at once with the same
-config. Measured by `make restarts` at the backend, by its own count. With `lost`, the ledger is removed between the two processes and
-windows begin empty: so it was before there was a ledger, and so each other proxy does it.
-
-| limit | a call takes | signal | ledger | restarts | calls | in | densest second | most at once | holds |
-|---|---|---|---|---|---|---|---|---|---|
-";
+/// A disk on which a new ledger needs four seconds for its name delays no call, and a kill meanwhile forgets none.
+#[tokio::test]
+async fn a_slow_disk_of_the_ledger_delays_no_call_and_forgets_none() {
+    let dir = Arc::new(TempDir::new().expect("a folder"));
+    let [source, library, slow] = ["slow.c", "slow.so", "is-slow"].map(|it| dir.path().join(it));
+    std::fs::write(&source, include_str!("restarts/slow.c")).expect("ours");
+    let built = std::process::Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .arg("-ldl")
+        .status();
+    assert!(built.expect("there is a C compiler").success());
+    let backend = backend(WINDOW.delay).await;
+    let addr = closed_port();
+    let text = config(addr, &backend, "1s", &WINDOW);
+    let start = || {
+        Sidecar::start_in(Arc::clone(&dir), &text, |binary| {
+            let mut command = Command::new(binary);
+            command.env("LD_PRELOAD", &library).env("SLOW_DISK", &slow);
+            command
+        })
+    };
+    let sidecar = start().await;
+    let clients = storm(addr);
+    let reach = async |more: u64| {
+        let calls = backend.report().calls + more;
+        let reached = backend.wait_until(|report| report.calls >= calls);
+        let reached = tokio::time::timeout(PATIENCE, reached).await;
+        reached.expect("calls go on");
+    };
+    reach(40).await;
+    std::fs::write(&slow, "").expect("ours");
+    // Other regions, so a new file.
+    sidecar.write_config(&text.replace(
+        "per_window = \"total:30\"",
+        "per_window = \"total:30, guest_list:30\"",
+    ));
+    let began = Instant::now();
+    sidecar.signal("HUP");
+    reach(60).await;
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(3_900), "{took:?}");
+    assert!(
+        ledger_of(dir.path()).with_extension("new").exists(),
+        "it has no name yet"
+    );
+    sidecar.signal("KILL");
+    sidecar.exited().await;
+    std::fs::remove_file(&slow).expect("ours");
+    let sidecar = start().await;
+    sidecar
+        .log()
+        .wait(&["counts what the process before left"])
+        .await;
+    reach(30).await;
+    drop(clients);
+    assert_eq!(excess(&WINDOW, &backend), None);
+}

@@ -6,7 +6,7 @@ use std::fmt;
 use std::num::NonZeroU64;
 
 use crate::layout::{
-    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions,
+    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, MOVED, Regions,
 };
 use crate::record::{CallStage, FULL, sealed_cost};
 use crate::seal::{RecordKind, of_half_sealed, seal, seal_call};
@@ -89,6 +89,8 @@ pub enum Void {
     Damaged,
     /// More happened than the ledger had room for.
     Exceeded,
+    /// Another ledger has everything, and did not get the name of this one yet.
+    Moved,
 }
 
 impl fmt::Display for Void {
@@ -97,6 +99,7 @@ impl fmt::Display for Void {
             Self::NotALedger => "the file is not a ledger, or its process died while it began",
             Self::OtherVersion => "another version of the program wrote it",
             Self::Exceeded => "more calls were at the backend at once than it has room for",
+            Self::Moved => "the ledger that followed it is not there",
             Self::OtherBoot => "the machine was restarted since",
             Self::Damaged => "it is damaged",
         })
@@ -127,6 +130,7 @@ pub fn read(bytes: &[u8], boot: Boot, now: u64) -> Result<Carryover, Void> {
     if magic != MAGIC {
         return Err(match magic {
             EXCEEDED => Void::Exceeded,
+            MOVED => Void::Moved,
             _ if magic >> 16 == MAGIC >> 16 => Void::OtherVersion,
             _ => Void::NotALedger,
         });

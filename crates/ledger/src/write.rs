@@ -5,7 +5,7 @@
 use std::num::NonZeroU64;
 
 use crate::layout::{
-    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions,
+    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, MOVED, Regions,
     TooLarge,
 };
 use crate::read::{CallAtBackend, Carryover};
@@ -273,6 +273,11 @@ impl<M: Memory> Ledger<M> {
     /// The ledger has everything again that the next process must know.
     pub fn resume(&self) {
         self.memory.store(0, MAGIC);
+    }
+
+    /// Another ledger has everything from now on, which gets the name of this one soon.
+    pub fn move_on(&self) {
+        self.memory.store(0, MOVED);
     }
 
     /// Makes the ledger void: the next process finds that nothing is known.

@@ -325,6 +325,10 @@ impl OldProcess {
         if self.app.handover.is_old_present() {
             return cannot_freeze("the process before this one, which still drains");
         }
+        // A reload may be giving another ledger its name.
+        let Ok(_one_at_a_time) = self.app.changes.try_lock() else {
+            return cannot_freeze("a reload");
+        };
         self.draining = match DrainingLock::hold(ledger.path()) {
             Ok(lock) => Some(lock),
             Err(ClaimError::Taken(pid)) => return cannot_freeze(&format!("pid {pid}")),

@@ -126,4 +126,6 @@ fn a_ledger_that_has_no_room_says_so_until_it_has_room_again() {
     ledger.resume();
     let carried = read(&memory.bytes(), BOOT, 20).expect("it is whole");
     assert_eq!(carried.calls.len(), 1);
+    ledger.move_on();
+    assert_eq!(read(&memory.bytes(), BOOT, 20), Err(Void::Moved));
 }
