@@ -1,6 +1,7 @@
 //! A running sidecar hands over to a new process: no call is lost, no limit is exceeded, and if one of the two dies the other
 //! goes on.
 
+mod kills;
 mod table;
 mod versions;
 

@@ -22,7 +22,7 @@ const LATER: Versions = Versions {
 };
 
 /// A file beside the ledger of the sidecar whose config is in this folder.
-fn beside_the_ledger(dir: &Path, extension: &str) -> PathBuf {
+pub(super) fn beside_the_ledger(dir: &Path, extension: &str) -> PathBuf {
     let files = std::fs::read_dir(dir.join("config.run")).expect("a folder");
     let mut paths = files.map(|file| file.expect("readable").path());
     let lock = paths.find(|path| path.extension().is_some_and(|it| it == "lock"));
