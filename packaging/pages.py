@@ -181,6 +181,10 @@ def second_sidecar(machine):
     yield "the first one is left alone, and a reload writes its lost runtime file again"
 
 
+def main_pid(machine):
+    return machine.does("systemctl show --property=MainPID --value tidegate").strip()
+
+
 def restarts(machine):
     """docs/how-to/upgrade.md: `systemctl restart` and `systemctl kill` in a storm exceed no limit at the backend."""
     limits = {"densest_second": 30, "peak_in_flight": 10}
@@ -206,10 +210,19 @@ def restarts(machine):
         before = calls()
         wait_until("calls go on", lambda: calls() > before + 5)
         machine.does(command)
+    # A changed program takes over with the next reload, and the process that systemd knows is another one.
+    for _ in range(3):
+        before, pid = calls(), main_pid(machine)
+        wait_until("calls go on", lambda: calls() > before + 5)
+        machine.does("cp -p /usr/bin/tidegate /usr/bin/tidegate.new && mv /usr/bin/tidegate.new /usr/bin/tidegate")
+        machine.does("systemctl reload tidegate")
+        wait_until("the new program serves", lambda: main_pid(machine) not in (pid, "0"))
+        machine.does("tidegate healthcheck")
+        wait_until("the old process ends", lambda: machine.does(f"ls -d /proc/{pid} 2>/dev/null || echo gone").strip() == "gone")
     calls()
     for name, most in limits.items():
         expect(0 < seen[name] <= most, f"{name} is at most {most}, not {seen[name]}: {seen}")
     machine.does("systemctl stop storm stand-in")
     machine.does(f"cp -p /root/config.toml {CONFIG} && systemctl restart tidegate")
     shown = ", ".join(f"{name} {seen[name]} of {most}" for name, most in limits.items())
-    yield f"`systemctl restart` and `systemctl kill` in a storm: of {seen['calls']} calls, {shown}"
+    yield f"`systemctl restart`, `systemctl kill`, and reloads of a changed program in a storm: of {seen['calls']} calls, {shown}"
