@@ -47,7 +47,7 @@ struct Counting {
     most: AtomicUsize,
 }
 
-/// What the clients saw.
+/// Counts of the clients.
 #[derive(Default)]
 struct Seen {
     answered: AtomicUsize,

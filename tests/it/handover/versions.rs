@@ -29,7 +29,7 @@ pub(super) fn beside_the_ledger(dir: &Path, extension: &str) -> PathBuf {
     lock.expect("a lock").with_extension(extension)
 }
 
-/// One end of a hand-over, by hand.
+/// An end of a hand-over, by hand.
 struct ByHand {
     stream: UnixStream,
     reader: FrameReader,
