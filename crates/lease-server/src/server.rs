@@ -104,6 +104,8 @@ async fn until_signalled(
                 service_manager::ready();
             }
             unknown = signals.meaningless.next() => warn!("{unknown} does nothing here"),
+            // Only a sidecar hands over.
+            _ = signals.upgrade.recv() => warn!("SIGUSR2 does nothing here"),
             _ = signals.stop.next() => break,
         }
     }
