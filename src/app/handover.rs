@@ -163,6 +163,12 @@ impl App {
         self.shared.handover.stopping();
     }
 
+    /// Ends everything that runs beside the calls, so that the other process sees that this one has ended, though its process
+    /// lives on.
+    pub fn end_beside(&self) {
+        self.beside.cancel();
+    }
+
     /// Ends a process that has handed over. Returns whether all its calls were finished.
     pub async fn end_after_hand_over(&self) -> bool {
         let shared = &self.shared;

@@ -507,6 +507,7 @@ async fn until_handed_over(
 /// process, and a process that this one has started would end with it.
 async fn stay(app: &Arc<App>, signals: &mut Signals) {
     info!("this process has ended its work, and stays because it is the first of its container");
+    app.end_beside();
     let mut others = spawn_blocking(successor::wait_for_children);
     loop {
         let signal = tokio::select! {

@@ -50,6 +50,8 @@ pub struct TakingOver {
         mpsc::UnboundedReceiver<Permit>,
     ),
     after_crash: Duration,
+    /// Whether the end of a process that drains is waited for.
+    is_watching: bool,
 }
 
 impl TakingOver {
@@ -82,6 +84,7 @@ impl TakingOver {
             commitment: None,
             held: mpsc::unbounded_channel(),
             after_crash: config.admit.after_crash.hold_time(None, None),
+            is_watching: false,
             ledger,
         };
         match UnixStream::connect(socket_of(&this.ledger)).await {
@@ -236,13 +239,11 @@ impl TakingOver {
         app: Arc<AppState>,
     ) {
         let mut draining = watch_draining(&self.ledger);
-        let mut is_watching = false;
         let stopping = app.handover.is_stopping.clone();
         let mut has_stopped = false;
         loop {
             while let Some(input) = self.inputs.pop_front() {
                 for output in self.side.handle(input) {
-                    is_watching |= output == NewOutput::WatchDraining;
                     self.act(output, &mut calls, &app);
                 }
             }
@@ -270,8 +271,8 @@ impl TakingOver {
                     has_stopped = true;
                     self.inputs.push_back(NewInput::Stopping);
                 }
-                () = &mut draining, if is_watching => {
-                    is_watching = false;
+                () = &mut draining, if self.is_watching => {
+                    self.is_watching = false;
                     self.inputs.push_back(NewInput::DrainingEnded);
                 }
             }
@@ -314,6 +315,7 @@ impl TakingOver {
                     step(calls, id, CallStep::Held(self.held.0.clone()));
                 }
             }
+            NewOutput::WatchDraining => self.is_watching = true,
             NewOutput::StartAfterCrash => self.end_held(),
             _ => {}
         }

@@ -90,7 +90,8 @@ pub(super) async fn kills(points: u32) -> BackendStatistics {
         children.push(new);
         // The moment is what is tried.
         tokio::time::sleep(STEP * (point / 2)).await;
-        kill(if point % 2 == 0 { pid } else { old });
+        let victim = if point % 2 == 0 { pid } else { old };
+        kill(victim);
         let alone = async {
             loop {
                 for child in &mut children {
@@ -98,6 +99,10 @@ pub(super) async fn kills(points: u32) -> BackendStatistics {
                 }
                 let mut others = children.iter().filter_map(Child::id);
                 let serving = serving(dir.path());
+                if runs(victim) {
+                    tokio::task::yield_now().await;
+                    continue;
+                }
                 // The first process of all is another child of this test.
                 let first_drains = serving != first.sidecar.pid && runs(first.sidecar.pid);
                 if runs(serving) && !first_drains && others.all(|pid| pid == serving) {
