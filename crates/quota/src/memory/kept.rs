@@ -210,7 +210,7 @@ mod tests {
         (file, KeptRecords::new(ledger, before))
     }
 
-    /// A record of the window of this number, of so many seconds.
+    /// The text of a record for the window with the number `window`, which is `seconds` long.
     fn text(window: u64, seconds: u64) -> Vec<u8> {
         let record = QuotaRecord::new(window, 60, 100, 10, Duration::from_secs(seconds));
         record.expect("a record").to_string().into_bytes()
