@@ -61,14 +61,14 @@ class Recorder:
 
     def __init__(self):
         self.lock = threading.Lock()
-        self.now = self.connections = 0
+        self.now = 0
         self.together = threading.Event()
         self.reset()
 
     def reset(self):
         with self.lock:
             self.calls = []
-            self.peak, self.connections_peak = self.now, self.connections
+            self.peak, self.connections = self.now, 0
             self.breaks, self.down_until = 0, 0.0
             self.recent = collections.deque()
 
@@ -103,7 +103,7 @@ class Recorder:
         with self.lock:
             starts = sorted(call['start'] for call in self.calls)
             return {'total': len(starts), 'in_flight': self.now, 'in_flight_peak': self.peak,
-                    'connections_peak': self.connections_peak, 'breaks': self.breaks,
+                    'connections': self.connections, 'breaks': self.breaks,
                     'densest_window': densest(starts, window)}
 
 
@@ -189,13 +189,8 @@ class Counted(sdkserver.SDKServer):
     def serve_API(self, client, addr):
         with SEEN.lock:
             SEEN.connections += 1
-            SEEN.connections_peak = max(SEEN.connections_peak, SEEN.connections)
-        try:
-            # Its internal errors quote the client's port, which is new for every call.
-            super().serve_API(client, (addr[0], 0))
-        finally:
-            with SEEN.lock:
-                SEEN.connections -= 1
+        # Its internal errors quote the client's port, which is new for every call.
+        super().serve_API(client, (addr[0], 0))
 
 
 class Stats(http.server.BaseHTTPRequestHandler):

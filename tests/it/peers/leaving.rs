@@ -89,7 +89,7 @@ fn connections_that_say_nothing_do_not_stop_a_call() {
     }
     // They were still there, and the backend had not seen them.
     drop((silent, halting));
-    assert_eq!(backend.seen().connections_peak, 1);
+    assert_eq!(backend.seen().connections, 2);
     assert_eq!(backend.userids(), ["HRX00001", "HRX00002"]);
 }
 

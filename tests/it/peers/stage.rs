@@ -85,7 +85,7 @@ pub(super) struct Seen {
     pub(super) total: usize,
     pub(super) in_flight: usize,
     pub(super) in_flight_peak: usize,
-    pub(super) connections_peak: usize,
+    pub(super) connections: usize,
     /// Times that it fell over.
     pub(super) breaks: usize,
     /// The most calls that started within any second.
