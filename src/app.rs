@@ -4,6 +4,7 @@ pub mod access;
 mod acts;
 mod build;
 mod callers;
+mod changes;
 #[cfg_attr(not(feature = "leases"), path = "app/without_leases.rs")]
 mod coordination;
 #[expect(
@@ -49,6 +50,8 @@ use tracing::{error, info, warn};
 
 use self::acts::ActLog;
 use self::callers::Keeper;
+use self::changes::Changes;
+pub use self::changes::ChangesStopped;
 use self::coordination::Coordination;
 #[cfg(feature = "leases")]
 pub use self::coordination::options as lease_options;
@@ -85,6 +88,9 @@ use crate::telemetry::spans::SpanQueue;
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 /// The time between two checkpoints in the log, from which a replay can begin.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(600);
+
+/// How long a reload waits for another process to take over. It takes no longer.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Time for the last answers to be written when a drain has taken too long.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -140,7 +146,7 @@ struct AppState {
     callers: Callers,
     /// Held while callers or costs change, so that the buckets follow in the same order. Never held
     /// during a wait for a disk.
-    changes: Mutex<()>,
+    changes: Changes,
     /// Held while the state is saved, so that the latest state is saved last.
     keeper: Mutex<Keeper>,
     /// The acts of operators.
@@ -335,7 +341,7 @@ impl App {
         let listeners = listeners.filter(|it| !kept.contains(&it.bind));
         let bound = bind_all(listeners, &shared.inherited)?;
         // Until the config is set, a change of costs would apply the old one.
-        let one_at_a_time = shared.changes();
+        let one_at_a_time = shared.changes.begin_within(CHANGE_PATIENCE)?;
         shared
             .change_callers(&one_at_a_time, |callers| callers.apply(&config.callers))
             .map_err(StartError::Callers)?;
@@ -613,8 +619,11 @@ impl AppState {
         loop {
             beats.tick().await;
             let coming = self.access.coming_id();
-            if std::mem::replace(&mut noted, coming) != coming {
-                let _one_at_a_time = self.changes();
+            // The thread moves calls, so it does not wait for a change.
+            if noted != coming
+                && let Some(_one_at_a_time) = self.changes.try_begin()
+            {
+                noted = coming;
                 let config = self.config.get();
                 let limits = with_costs(&config.admit, &self.callers);
                 self.journal.checkpoint(&self.gate, &config, &limits);

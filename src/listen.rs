@@ -35,7 +35,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use self::inherited::InheritedSockets;
+pub use self::inherited::{InheritedSockets, ListeningSocket};
 pub use self::unix::{SocketFile, SocketFileId};
 use crate::call::loopback::without_pacing;
 use crate::call::{Bind, Listener, Peer};
@@ -142,12 +142,13 @@ pub fn bind_file(
     inherited: &InheritedSockets,
 ) -> io::Result<(UnixListener, Option<SocketFile>)> {
     if let Some(found) = inherited.find(&Bind::Unix(Arc::clone(path))) {
-        inherited::adopt(&found.socket)?;
-        let file = match found.owns_file {
+        let (socket, owns_file) = found.into_parts();
+        inherited::adopt(&socket)?;
+        let file = match owns_file {
             true => Some(SocketFile::handed_over(path)?),
             false => None,
         };
-        return Ok((found.socket.into(), file));
+        return Ok((socket.into(), file));
     }
     let (socket, file) = unix::bind(path, mode)?;
     Ok((socket.into(), Some(file)))
@@ -159,8 +160,9 @@ pub fn bind_file(
 /// The error of the system: in use, no permission, no such address.
 pub fn bind_tcp(address: SocketAddr, inherited: &InheritedSockets) -> io::Result<TcpListener> {
     if let Some(found) = inherited.find(&Bind::Tcp(address)) {
-        inherited::adopt(&found.socket)?;
-        return Ok(found.socket.into());
+        let (socket, _) = found.into_parts();
+        inherited::adopt(&socket)?;
+        return Ok(socket.into());
     }
     let socket = bound(address)?;
     socket.listen(BACKLOG)?;

@@ -65,7 +65,6 @@ impl Gate {
             foreign: ask.foreign.map(|foreign| foreign.id),
         };
         let mut promoted = PromotedRecords::default();
-        let (role, target) = (ask.role, ask.target.clone());
         let submitted = self.lock.change_in(lane, |state, now| {
             let resolved = state.resolve(&mut call, ask, now, &mut promoted);
             let admitted = state.run_at_once(lane, now, resolved.call);
@@ -82,8 +81,7 @@ impl Gate {
                     Ok(SubmitOutcome::AtOnce(hold, now))
                 }
                 Err(call_resolved) => {
-                    let peer = (role, target);
-                    state.queue(&mut call, call_resolved, works_on, now, &mut promoted, peer)
+                    state.queue(&mut call, call_resolved, works_on, now, &mut promoted)
                 }
             }
         });
@@ -123,7 +121,7 @@ impl Gate {
             }
             (
                 now,
-                Some(state.admit_or_queue(ticket, now, &call, Attempt::Again, None)),
+                Some(state.admit_or_queue(ticket, now, &call, Attempt::Again)),
             )
         });
         let what = match submission {
@@ -381,7 +379,6 @@ impl GateState {
         works_on: Option<Box<str>>,
         now: Timestamp,
         promoted: &mut PromotedRecords,
-        peer: (Role, Option<Box<str>>),
     ) -> Result<SubmitOutcome, Refusal> {
         let lane = &mut self.lanes[call.lane as usize];
         let ticket = match lane.submit(now, resolved, WaitingCall::of(call.foreign)) {
@@ -400,6 +397,6 @@ impl GateState {
             let work = self.begin_user_work(&call.lock, guest, now, promoted);
             call.promotion = Promotion::UserWork(work);
         }
-        Ok(self.admit_or_queue(ticket, now, call, Attempt::First, Some(peer)))
+        Ok(self.admit_or_queue(ticket, now, call, Attempt::First))
     }
 }

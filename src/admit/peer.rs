@@ -19,7 +19,9 @@ use super::lock::{BEAT, GateState};
 use super::peer_calls::{
     CallPlace, FrozenCalls, PeerCall, PeerCalls, PeerEvent, RunStep, RunningPeerCall, next_id,
 };
+use super::permit::GateCall;
 use super::settings::AfterCrash;
+use super::user_work::Promotion;
 use crate::call::{Fault, Refusal, Role};
 
 /// How long after its deadline a call ends here if the other process has not said so. That process knows the limit that
@@ -220,17 +222,18 @@ impl GateState {
     }
 
     /// Notes for the other process that a call waits.
-    pub(super) fn note_waits(
-        &mut self,
-        lane: Lane,
-        ticket: Ticket,
-        role: Role,
-        target: Option<Box<str>>,
-    ) {
+    pub(super) fn note_waits(&mut self, own: &GateCall, ticket: Ticket) {
         let Some(peer) = &mut self.peer else { return };
+        let lane = own.lane;
         let scheduler = &mut self.lanes[lane as usize];
         let Some(call) = scheduler.waiting_call(ticket).cloned() else {
             return;
+        };
+        let named = || own.record.note(|facts| facts.target.clone());
+        let (role, target) = match &own.promotion {
+            Promotion::None => (Role::Apart, None),
+            Promotion::Read(guest) => (Role::Follows, guest.clone().or_else(named)),
+            Promotion::UserWork(_) => (Role::Acts, named()),
         };
         if let Some(deadline) = call.deadline {
             scheduler.set_deadline(ticket, Some(deadline + GRACE));

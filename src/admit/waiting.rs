@@ -20,7 +20,7 @@ use super::settings::USER;
 use super::shadow::CallEnd;
 use super::user_work::Promotion;
 use crate::call::steps::{ReplayFacts, StepKind};
-use crate::call::{Destination, Facts, Record, Refusal, Role, Would};
+use crate::call::{Destination, Facts, Record, Refusal, Would};
 
 /// The answer to a call that asks, under the lock.
 pub(super) enum SubmitOutcome {
@@ -367,7 +367,6 @@ impl GateState {
         now: Timestamp,
         call: &GateCall,
         begins: Attempt,
-        peer: Option<(Role, Option<Box<str>>)>,
     ) -> SubmitOutcome {
         if let Some(turn) = self.admit_ready(now) {
             return SubmitOutcome::Decided(Box::new(turn));
@@ -397,9 +396,8 @@ impl GateState {
             let follower = Follower { ticket, record };
             self.promotions.waits(&guest, follower, waits);
         }
-        if let Some((role, target)) = peer {
-            let target = target.or_else(|| call.record.note(|facts| facts.target.clone()));
-            self.note_waits(call.lane, ticket, role, target);
+        if begins == Attempt::First {
+            self.note_waits(call, ticket);
         }
         SubmitOutcome::Queued(ticket, turn)
     }

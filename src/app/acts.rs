@@ -9,12 +9,12 @@ mod stored;
 use std::ffi::OsString;
 use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::scheduler::SupplyShare;
-use tidegate_runtime::{Clock, lock};
+use tidegate_runtime::{Clock, lock, try_lock};
 use tokio::runtime::Handle;
 use tracing::{error, info, warn};
 
@@ -50,6 +50,9 @@ pub(super) struct ActLog {
     /// Never held during a wait for a disk.
     known: Mutex<KnownActs>,
 }
+
+/// The file of the acts, held from an act to the end of its save.
+pub(super) type ActFile<'a> = MutexGuard<'a, Option<StateFile<StoredActs>>>;
 
 #[derive(Debug, Default)]
 struct KnownActs {
@@ -91,9 +94,14 @@ impl ActLog {
         };
     }
 
+    /// The file, unless an act is being saved.
+    pub(super) fn try_file(&self) -> Option<ActFile<'_>> {
+        try_lock(&self.file)
+    }
+
     /// Gives the file to another process. Returns what is known.
-    pub(super) fn release(&self) -> StoredActs {
-        *lock(&self.file) = None;
+    pub(super) fn release(&self, mut file: ActFile<'_>) -> StoredActs {
+        *file = None;
         lock(&self.known).stored.clone()
     }
 
@@ -376,7 +384,7 @@ impl ActsSource for AppState {
         self.backend_state(&self.gate.acting_now())
     }
 
-    fn pause(&self, author: &Author, asked: PauseAsked) -> BackendState {
+    fn pause(&self, author: &Author, asked: PauseAsked) -> Result<BackendState, ApiRefusal> {
         let PauseAsked {
             hold,
             why,
@@ -384,12 +392,14 @@ impl ActsSource for AppState {
         } = asked;
         let author = author.to_string();
         let mut file = lock(&self.acts.file);
+        let change = self.changes.begin()?;
         let now = self.gate.pause(PauseFor {
             hold,
             extends: extend_deadlines,
             why: Arc::clone(&why),
             author: author.as_str().into(),
         });
+        drop(change);
         let extended = if extend_deadlines {
             ", deadlines extended"
         } else {
@@ -397,15 +407,17 @@ impl ActsSource for AppState {
         };
         let what = format!("for {}{extended}", words(hold));
         self.note(&mut file, now.now, author, ActKind::Pause, what, &why);
-        self.backend_state(&now)
+        Ok(self.backend_state(&now))
     }
 
-    fn resume(&self, author: &Author, asked: ResumeAsked) -> BackendState {
+    fn resume(&self, author: &Author, asked: ResumeAsked) -> Result<BackendState, ApiRefusal> {
         let ResumeAsked { ramp, why } = asked;
         let author = author.to_string();
         let mut file = lock(&self.acts.file);
         let by = author.as_str().into();
+        let change = self.changes.begin()?;
         let now = self.gate.resume(ramp, Arc::clone(&why), by);
+        drop(change);
         let what = match &now.acting {
             BackendControl::Ramping(ramp) => {
                 format!("the limits grow for {}", words(ramp.ends.since(ramp.since)))
@@ -413,7 +425,7 @@ impl ActsSource for AppState {
             BackendControl::Running | BackendControl::Paused(_) => "with whole limits".to_owned(),
         };
         self.note(&mut file, now.now, author, ActKind::Resume, what, &why);
-        self.backend_state(&now)
+        Ok(self.backend_state(&now))
     }
 
     fn override_limit(
@@ -426,9 +438,11 @@ impl ActsSource for AppState {
         let author = author.to_string();
         let mut file = lock(&self.acts.file);
         let by = author.as_str().into();
+        let change = self.changes.begin()?;
         let taken = self
             .gate
             .override_limit(&limit.0, value, time, Arc::clone(&why), by);
+        drop(change);
         let taken = taken.map_err(|error| not_overridden(limit, error))?;
         let what = format!("{} at most {value} for {}", taken.limit, words(time));
         let at = self.clock.now();
@@ -461,7 +475,9 @@ impl ActsSource for AppState {
 
     fn end_override(&self, author: &Author, limit: &LimitName) -> Result<(), ApiRefusal> {
         let mut file = lock(&self.acts.file);
+        let change = self.changes.begin()?;
         let ended = self.gate.end_override(&limit.0);
+        drop(change);
         let (name, had) = ended.map_err(|error| not_overridden(limit, error))?;
         if had {
             let what = format!("{name} is as in the config");

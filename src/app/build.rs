@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::Predecessor;
 use super::acts::ActLog;
 use super::callers::Keeper;
+use super::changes::Changes;
 use super::coordination::Coordination;
 use super::handover::{ForeignCalls, ForeignSide, HandedOver, HandedState, Handover};
 use super::history::History;
@@ -101,7 +102,7 @@ impl AppState {
             coordination: Arc::new(coordination),
             name: Mutex::new(name),
             quotas,
-            changes: Mutex::default(),
+            changes: Changes::default(),
             keeper: Mutex::new(keeper),
             acts,
             refused: Mutex::default(),

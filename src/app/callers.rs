@@ -12,7 +12,6 @@ mod explained;
 mod keeper;
 mod stored;
 
-use std::sync::MutexGuard;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_callers::{
@@ -23,6 +22,7 @@ use tidegate_limits::scheduler::{BucketNow, PacerNow};
 use tidegate_runtime::lock;
 
 pub(super) use self::keeper::Keeper;
+use super::changes::Change;
 use super::{AppState, follow, with_costs};
 use crate::admin::{
     ApiRefusal, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, CostsState,
@@ -42,7 +42,7 @@ impl AppState {
     /// seconds. It does not wait for a disk.
     pub(super) fn change_callers<T, E>(
         &self,
-        _one_at_a_time: &MutexGuard<'_, ()>,
+        _one_at_a_time: &Change<'_>,
         change: impl FnOnce(&Callers) -> Result<ChangeResult<T>, E>,
     ) -> Result<T, E> {
         let ChangeResult { value, buckets } = change(&self.callers)?;
@@ -66,7 +66,7 @@ impl AppState {
             reason: error.to_string(),
         })?;
         let value = self
-            .change_callers(&self.changes(), change)
+            .change_callers(&self.changes.begin()?, change)
             .map_err(refused)?;
         let saved = keeper.save(self.saved());
         saved.map_err(|error| ApiRefusal::NotYetSaved {
@@ -86,10 +86,6 @@ impl AppState {
     pub(super) fn saved(&self) -> callers::SavedCallers {
         let seconds = |at| seconds_since_1970(self.clock.wall(at));
         self.callers.saved(seconds)
-    }
-
-    pub(super) fn changes(&self) -> MutexGuard<'_, ()> {
-        lock(&self.changes)
     }
 
     /// When a caller was last called.
@@ -270,7 +266,10 @@ impl CallersSource for AppState {
     fn put_costs(&self, costs: Costs) -> Result<CostsState, ApiRefusal> {
         self.change_and_save(|callers| callers.put_costs(costs))?;
         // The costs of calls decide the size of a pool and of a debt.
-        let _one_at_a_time = self.changes();
+        let Ok(_one_at_a_time) = self.changes.begin() else {
+            // The process that takes over has the costs.
+            return Ok(self.costs());
+        };
         let config = self.config.get();
         if !config.admit.paced.is_empty() {
             let limits = with_costs(&config.admit, &self.callers);

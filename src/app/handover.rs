@@ -9,12 +9,18 @@ mod new;
 mod old;
 mod wire;
 
+use std::fs::{self, File, Permissions};
 use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::fs::{Mode, OFlags};
 use tidegate_handover::{NewInput, RunningCall, StatePart};
 use tidegate_runtime::lock;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -29,6 +35,10 @@ use super::{App, LAST_WORDS};
 const CALLERS: &str = "callers";
 /// The name of the state part with the acts of operators.
 const ACTS: &str = "acts";
+/// The name of the state part with the files of sockets that go with the process.
+const SOCKET_FILES: &str = "socket_files";
+/// The mode of the socket: this user alone.
+const MODE: u32 = 0o600;
 /// The bytes of a part that fit into one message.
 const PART_BYTES: usize = 60_000;
 
@@ -39,17 +49,11 @@ pub enum HandoverPhase {
     #[default]
     Serving,
     /// Another process serves, and this one finishes its calls.
-    HandedOver {
-        /// The other process.
-        pid: u32,
-    },
+    HandedOver,
     /// The process must drain as if asked by a signal: the new one speaks another version.
     Draining,
     /// The process ends now, after another one has taken over.
-    Ended {
-        /// The other process.
-        pid: u32,
-    },
+    Ended,
 }
 
 /// The hand-over as the rest of the app sees it.
@@ -70,8 +74,13 @@ pub type UpgradeAnswer = Result<u32, String>;
 pub(super) enum OldRequest {
     /// Start a new process, which takes over.
     Upgrade(oneshot::Sender<UpgradeAnswer>),
-    /// The process that was started for an upgrade has ended.
-    ChildEnded(String),
+    /// A process that was started for an upgrade has ended.
+    ChildEnded {
+        /// The pid of the process.
+        pid: u32,
+        /// How, in words.
+        how: String,
+    },
     /// The process was asked to end.
     Stopping,
 }
@@ -96,16 +105,19 @@ impl Handover {
     /// Starts a new process that takes over. Returns once it has, or has not.
     pub(super) async fn upgrade(&self) -> UpgradeAnswer {
         let (answer, answered) = oneshot::channel();
-        let unavailable = || Err("this sidecar has no ledger, so it cannot hand over".to_owned());
+        let unavailable = || {
+            Err("this sidecar has no ledger, or no socket beside it, so it cannot hand over: its log says why"
+                .to_owned())
+        };
         if self.requests.send(OldRequest::Upgrade(answer)).is_err() {
             return unavailable();
         }
         answered.await.unwrap_or_else(|_| unavailable())
     }
 
-    /// The process that was started for an upgrade has ended.
-    pub(super) fn child_ended(&self, how: String) {
-        let _ = self.requests.send(OldRequest::ChildEnded(how));
+    /// A process that was started for an upgrade has ended.
+    pub(super) fn child_ended(&self, pid: u32, how: String) {
+        let _ = self.requests.send(OldRequest::ChildEnded { pid, how });
     }
 
     /// The process was asked to end.
@@ -125,7 +137,7 @@ impl Handover {
 }
 
 /// Starts a program, and returns its pid.
-pub type StartProgram = Box<dyn Fn() -> io::Result<u32> + Send + Sync>;
+pub type StartProgram = Arc<dyn Fn() -> io::Result<u32> + Send + Sync>;
 
 impl App {
     /// Says how a program is started that takes over. Returns its pid.
@@ -147,9 +159,9 @@ impl App {
         self.shared.handover.phase()
     }
 
-    /// The process that was started for an upgrade has ended.
-    pub fn successor_ended(&self, how: String) {
-        self.shared.handover.child_ended(how);
+    /// The process with this pid, which was started for an upgrade, has ended.
+    pub fn successor_ended(&self, pid: u32, how: String) {
+        self.shared.handover.child_ended(pid, how);
     }
 
     /// The process that admits calls with the ledger of this one.
@@ -230,6 +242,11 @@ impl HandedState {
         self.read(CALLERS)
     }
 
+    /// The files of sockets that go with the process.
+    fn socket_files(&self) -> Vec<PathBuf> {
+        self.read(SOCKET_FILES).unwrap_or_default()
+    }
+
     /// The acts of operators.
     pub(super) fn acts<T: serde::de::DeserializeOwned>(&self) -> Option<T> {
         self.read(ACTS)
@@ -249,6 +266,29 @@ fn parts_of(name: &str, value: &impl serde::Serialize) -> Vec<StatePart> {
 /// The socket on which a process waits for the next one.
 fn socket_of(ledger: &Path) -> PathBuf {
     ledger.with_extension("upgrade")
+}
+
+/// Connects to the process that waits there.
+async fn connect(path: &Path) -> io::Result<UnixStream> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    // The address of a socket has at most 108 bytes, and a path may have more.
+    UnixStream::connect(format!("/proc/self/fd/{}", file.as_raw_fd())).await
+}
+
+/// Listens at this path, in the place of any other process. No client can connect before the file has its mode.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let folder = File::open(path.parent().unwrap_or(Path::new("/")))?;
+    // As short as an address must be.
+    let new = format!(
+        "/proc/self/fd/{}/.upgrade-{}",
+        folder.as_raw_fd(),
+        std::process::id()
+    );
+    let _ = fs::remove_file(&new);
+    let listener = UnixListener::bind(&new)?;
+    fs::set_permissions(&new, Permissions::from_mode(MODE))?;
+    fs::rename(new, path)?;
+    Ok(listener)
 }
 
 /// The calls of the process before, and what the gate decides for them.

@@ -42,7 +42,10 @@ impl AppState {
 
     /// Fixed windows follow the time of day as it is now.
     fn align_windows(&self) {
-        let _one_at_a_time = self.changes();
+        // Else the new process aligns its own.
+        let Ok(_one_at_a_time) = self.changes.begin() else {
+            return;
+        };
         let config = self.config.get();
         let limits = with_costs(&config.admit, &self.callers);
         let at = self.gate.align(&limits);

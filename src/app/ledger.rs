@@ -21,7 +21,7 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub(super) use self::locks::{ClaimError, DrainingLock, LedgerLock};
+pub(super) use self::locks::{CLAIM_EVERY, CLAIM_MAX, ClaimError, DrainingLock, LedgerLock};
 use super::{AppState, StartError};
 use crate::admit::{
     CarriedCalls, CarriedCounts, Gate, GateLedger, GateSettings, LedgerLost, LedgerPlan, NewLedger,
@@ -328,10 +328,6 @@ fn boot() -> io::Result<Boot> {
 /// # Errors
 /// If another process has it, or it cannot be written.
 fn claim_lock(path: &Path) -> Result<LedgerLock, StartError> {
-    if let Some(folder) = path.parent() {
-        // It usually exists. If it cannot be created, the next step fails.
-        let _ = fs::create_dir(folder);
-    }
     let path = path.to_owned();
     match LedgerLock::claim(&path) {
         Ok((lock, _)) => Ok(lock),

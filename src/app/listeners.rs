@@ -17,7 +17,9 @@ use crate::admin::{self, Inlet, ServeError};
 use crate::call::listener::UNIX_MODE;
 use crate::call::{Bind, Listener, Protocol};
 use crate::listen::threads::{CallGuess, ThreadPlace};
-use crate::listen::{self, AcceptStop, Bound, InheritedSockets, SocketFile, SocketFileId};
+use crate::listen::{
+    self, AcceptStop, Bound, InheritedSockets, ListeningSocket, SocketFile, SocketFileId,
+};
 use crate::protocol::{self, AcceptedConnection};
 
 /// Listeners of a running sidecar.
@@ -42,7 +44,7 @@ pub(super) struct RunningListener {
 /// The sockets of the admin address, and what stops its server.
 #[derive(Default)]
 pub(super) struct AdminSockets {
-    sockets: Vec<OwnedFd>,
+    sockets: Vec<ListeningSocket>,
     stop: CancellationToken,
     /// The file of the socket is left to another process.
     leaves: Arc<AtomicBool>,
@@ -86,13 +88,16 @@ impl AdminInlets {
     }
 
     /// Other descriptors of the sockets.
-    fn duplicates(&self) -> Vec<OwnedFd> {
-        let tcp = self.tcp.as_ref().map(AsFd::as_fd);
-        let file = self.file.as_ref().map(|(listener, _)| listener.as_fd());
+    fn duplicates(&self) -> Vec<ListeningSocket> {
+        let tcp = self.tcp.as_ref().map(|listener| (listener.as_fd(), false));
+        let file = self.file.as_ref();
+        let file = file.map(|(listener, file)| (listener.as_fd(), file.is_some()));
         let sockets = tcp.into_iter().chain(file);
-        sockets
-            .filter_map(|it| it.try_clone_to_owned().ok())
-            .collect()
+        let duplicates = sockets.filter_map(|(socket, owns_file)| {
+            let socket = socket.try_clone_to_owned().ok()?;
+            Some(ListeningSocket::new(socket, owns_file))
+        });
+        duplicates.collect()
     }
 
     /// Starts to serve each of them. If it `leaves`, the file of the socket stays.
@@ -160,16 +165,21 @@ impl AppState {
         sockets.collect()
     }
 
-    /// All listening sockets, for a process that takes over.
-    pub(super) fn every_socket(&self) -> Vec<OwnedFd> {
+    /// All listening sockets, for a process that takes over. Those without a listener too: a later config may have one.
+    pub(super) fn every_socket(&self) -> Vec<ListeningSocket> {
         let listeners = lock(&self.listeners);
-        let sockets = listeners
+        let mut all: Vec<_> = listeners
             .accepting
             .iter()
-            .filter_map(|it| it.socket.as_ref());
+            .filter_map(|it| {
+                let socket = it.socket.as_ref()?.try_clone().ok()?;
+                Some(ListeningSocket::new(socket, it.file.is_some()))
+            })
+            .collect();
         let admin = lock(&self.admin_sockets);
-        let all = sockets.chain(&admin.sockets);
-        all.filter_map(|socket| socket.try_clone().ok()).collect()
+        all.extend(admin.sockets.iter().filter_map(|it| it.duplicate().ok()));
+        all.extend(self.inherited.duplicates());
+        all
     }
 
     /// Serves the admin address.

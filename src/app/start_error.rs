@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use tidegate_callers::TableError;
 
+use super::ChangesStopped;
 use crate::call::Bind;
 use crate::state::StateError;
 
@@ -50,6 +51,9 @@ pub enum StartError {
     /// A process runs with this config and does not hand over, or this one cannot take over.
     #[error(transparent)]
     HandOver(tidegate_handover::GiveUpCause),
+    /// Another process takes over, and this one is not changed any more.
+    #[error(transparent)]
+    Stopped(#[from] ChangesStopped),
     /// There is no room for the callers of the config beside those made through the API.
     #[error("cannot take the callers of the config: {}", list(.0))]
     Callers(Vec<TableError>),

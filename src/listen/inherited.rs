@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use listenfd::ListenFd;
@@ -18,14 +18,61 @@ use crate::call::loopback::without_pacing;
 
 /// Listening sockets that were open before this process, and have no listener yet.
 #[derive(Debug, Default)]
-pub struct InheritedSockets(Mutex<Vec<InheritedSocket>>);
+pub struct InheritedSockets(Mutex<Vec<ListeningSocket>>);
 
-/// A listening socket that was open before this process.
+/// A listening socket that another process has opened, or is to have.
 #[derive(Debug)]
-pub(super) struct InheritedSocket {
-    pub(super) socket: Socket,
-    /// Whether the file of a Unix socket goes with this process, and not with the service manager.
-    pub(super) owns_file: bool,
+pub struct ListeningSocket {
+    socket: Socket,
+    /// The file of a Unix socket goes with the process, and not with the service manager.
+    owns_file: bool,
+}
+
+impl ListeningSocket {
+    /// A socket. `owns_file`: its file goes with the process.
+    #[must_use]
+    pub fn new(socket: OwnedFd, owns_file: bool) -> Self {
+        let socket = socket.into();
+        Self { socket, owns_file }
+    }
+
+    /// A socket that a process before this one has handed over, with the files that went with that process.
+    #[must_use]
+    pub fn handed_over(socket: OwnedFd, files: &[PathBuf]) -> Self {
+        let socket = Socket::from(socket);
+        let address = socket.local_addr().ok();
+        let path = address.as_ref().and_then(SockAddr::as_pathname);
+        let owns_file = path.is_some_and(|path| files.iter().any(|file| file == path));
+        Self { socket, owns_file }
+    }
+
+    /// The file of the socket, if that goes with the process.
+    #[must_use]
+    pub fn own_file(&self) -> Option<PathBuf> {
+        let address = self.owns_file.then(|| self.socket.local_addr().ok())?;
+        Some(address?.as_pathname()?.to_owned())
+    }
+
+    /// Another descriptor of it.
+    ///
+    /// # Errors
+    /// The error of the system: too many open files.
+    pub fn duplicate(&self) -> io::Result<Self> {
+        let socket = self.socket.try_clone()?;
+        let owns_file = self.owns_file;
+        Ok(Self { socket, owns_file })
+    }
+
+    /// The socket, and whether its file goes with the process.
+    pub(super) fn into_parts(self) -> (Socket, bool) {
+        (self.socket, self.owns_file)
+    }
+}
+
+impl From<ListeningSocket> for OwnedFd {
+    fn from(socket: ListeningSocket) -> Self {
+        socket.socket.into()
+    }
 }
 
 impl InheritedSockets {
@@ -44,7 +91,7 @@ impl InheritedSockets {
                     file.map(Socket::from)
                 }
             };
-            sockets.extend(socket.map(|socket| InheritedSocket {
+            sockets.extend(socket.map(|socket| ListeningSocket {
                 socket,
                 owns_file: false,
             }));
@@ -54,20 +101,24 @@ impl InheritedSockets {
 
     /// Adds sockets that a process before this one has handed over.
     #[must_use]
-    pub fn and_handed_over(self, sockets: Vec<OwnedFd>) -> Self {
-        let handed = sockets.into_iter().map(|socket| InheritedSocket {
-            socket: socket.into(),
-            owns_file: true,
-        });
+    pub fn and_handed_over(self, sockets: Vec<ListeningSocket>) -> Self {
         // What both have is open twice, and one is enough.
-        let mut all = lock(&self.0);
-        all.splice(..0, handed);
-        drop(all);
+        lock(&self.0).splice(..0, sockets);
         self
     }
 
+    /// Other descriptors of those that have no listener.
+    #[must_use]
+    pub fn duplicates(&self) -> Vec<ListeningSocket> {
+        let sockets = lock(&self.0);
+        sockets
+            .iter()
+            .filter_map(|it| it.duplicate().ok())
+            .collect()
+    }
+
     /// The socket that listens there, if there is one.
-    pub(super) fn find(&self, bind: &Bind) -> Option<InheritedSocket> {
+    pub(super) fn find(&self, bind: &Bind) -> Option<ListeningSocket> {
         let mut sockets = lock(&self.0);
         let place = sockets.iter().position(|it| {
             let address = it.socket.local_addr();

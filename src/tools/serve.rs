@@ -131,10 +131,10 @@ async fn start(
     let (ledger, logs) = (runtime_file::ledger(path), Some(logs.clone()));
     match kind {
         StartKind::Alone => App::start_after(config, logs, Predecessor::ended(ledger, sockets)),
-        StartKind::TakesOver => {
-            let taking = TakingOver::begin(ledger, &config, path).await?;
-            App::take_over(config, logs, sockets, taking)
-        }
+        StartKind::TakesOver => match TakingOver::begin(ledger.clone(), &config, path).await? {
+            Some(taking) => App::take_over(config, logs, sockets, taking),
+            None => App::start_after(config, logs, Predecessor::ended(ledger, sockets)),
+        },
     }
 }
 
@@ -145,7 +145,7 @@ fn prepare_successor(app: &Arc<App>) -> Option<Program> {
         .inspect_err(|error| warn!(%error, "this process does not know its own program, so it cannot be upgraded"))
         .ok()?;
     let (starting, app_of_child) = (program.clone(), Arc::downgrade(app));
-    app.set_successor(Box::new(move || {
+    app.set_successor(Arc::new(move || {
         let mut child = starting.start()?;
         let (pid, app) = (child.id(), app_of_child.clone());
         // It ends with the child, which may live as long as this process.
@@ -155,7 +155,7 @@ fn prepare_successor(app: &Arc<App>) -> Option<Program> {
                 .wait()
                 .map_or_else(|error| error.to_string(), in_words);
             if let Some(app) = app.upgrade() {
-                app.successor_ended(how);
+                app.successor_ended(pid, how);
             }
         })?;
         Ok(pid)
@@ -406,14 +406,15 @@ async fn until_signalled(
             }
             // One at a time. A signal that arrives meanwhile is kept for the next.
             _ = signals.hang_up.recv(), if reloads.is_empty() => {
-                if program.as_ref().is_some_and(Program::has_changed) {
-                    info!("there is another program, which takes over with the config as it is now");
-                    upgrade(&app);
-                    continue;
-                }
                 let (app, path) = (Arc::clone(&app), path.to_owned());
-                let written = Arc::clone(&written);
-                reloads.spawn_blocking(move || reload(&app, &path, &written));
+                let (written, program) = (Arc::clone(&written), program.clone());
+                reloads.spawn_blocking(move || {
+                    if program.is_some_and(|program| program.has_changed()) {
+                        info!("there is another program, which takes over with the config as it is now");
+                        return upgrade(&app);
+                    }
+                    reload(&app, &path, &written);
+                });
                 continue;
             }
             _ = signals.upgrade.recv() => {
@@ -426,8 +427,9 @@ async fn until_signalled(
                     HandoverPhase::Serving => continue,
                     HandoverPhase::Draining => break "a new process",
                     // The last call may have ended at once.
-                    HandoverPhase::HandedOver { pid } | HandoverPhase::Ended { pid } => {
-                        spawn_blocking(move || service_manager::hand_over(pid));
+                    HandoverPhase::HandedOver | HandoverPhase::Ended => {
+                        let serving = Arc::clone(&app);
+                        spawn_blocking(move || serving.serving_pid().map(service_manager::hand_over));
                         match until_handed_over(&app, &mut signals, &mut phase).await {
                             HandoverEnd::Serves => continue,
                             HandoverEnd::Ended(finished) => {
@@ -480,8 +482,8 @@ async fn until_handed_over(
         let now = *phase.borrow_and_update();
         match now {
             HandoverPhase::Serving => return HandoverEnd::Serves,
-            HandoverPhase::HandedOver { .. } => {}
-            HandoverPhase::Draining | HandoverPhase::Ended { .. } => break,
+            HandoverPhase::HandedOver => {}
+            HandoverPhase::Draining | HandoverPhase::Ended => break,
         }
         tokio::select! {
             Ok(()) = phase.changed() => {}

@@ -1,6 +1,7 @@
 //! A running sidecar hands over to a new process: no call is lost, no limit is exceeded, and if one of the two dies the other
 //! goes on.
 
+mod changes;
 mod kills;
 mod table;
 mod versions;
@@ -410,7 +411,6 @@ async fn a_process_that_takes_over_starts_alone_where_none_runs() {
     let backend_lines = socket_backend(&backend.socket_addr());
     let text = config(addr, &backend_lines, "per_window = \"total:1000\"", "");
     std::fs::write(dir.path().join("config.toml"), text).expect("it can be written");
-    std::fs::create_dir(dir.path().join("config.run")).expect("a folder");
     let sidecar = Sidecar::take_over(Arc::clone(&dir)).await;
     sidecar.log().wait(&["this one starts alone"]).await;
     assert!(
@@ -423,6 +423,44 @@ async fn a_process_that_takes_over_starts_alone_where_none_runs() {
     let next = Sidecar::take_over(Arc::clone(&dir)).await;
     sidecar.log().wait(&["handed over"]).await;
     drop(next);
+}
+
+#[tokio::test]
+async fn a_process_that_takes_over_starts_also_without_a_place_for_its_ledger() {
+    let backend = stand_in(Duration::ZERO).await;
+    let dir = Arc::new(TempDir::new().expect("a folder"));
+    let addr = closed_port();
+    let backend_lines = socket_backend(&backend.socket_addr());
+    let text = config(addr, &backend_lines, "per_window = \"total:1000\"", "");
+    std::fs::write(dir.path().join("config.toml"), text).expect("it can be written");
+    std::fs::write(dir.path().join("config.run"), "no folder").expect("it can be written");
+    let sidecar = Sidecar::take_over(Arc::clone(&dir)).await;
+    let said = ["a restart forgets what counts in the limits"];
+    sidecar.log().wait(&said).await;
+    assert!(
+        ask(addr, array("guest_list", "X"))
+            .await
+            .contains("overallRC")
+    );
+    let (status, said) = sidecar.ask("POST", "/v1/upgrade", "{}").await;
+    assert_eq!(status, 409, "{said}");
+    assert!(said.contains("cannot hand over"), "{said}");
+}
+
+/// The address of a socket has at most 108 bytes.
+#[tokio::test]
+async fn a_long_path_of_the_runtime_folder_does_not_matter() {
+    let backend = stand_in(Duration::ZERO).await;
+    let prefix = "long".repeat(40);
+    let dir = tempfile::Builder::new().prefix(&prefix).tempdir();
+    let dir = Arc::new(dir.expect("a folder"));
+    let addr = closed_port();
+    let backend_lines = socket_backend(&backend.socket_addr());
+    let text = config(addr, &backend_lines, "per_window = \"total:1000\"", "");
+    let old = Sidecar::start_in(Arc::clone(&dir), &text, |binary| Command::new(binary)).await;
+    let new = Sidecar::take_over(Arc::clone(&dir)).await;
+    old.log().wait(&["handed over"]).await;
+    drop(new);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinSet;
 
-use crate::sidecar::TIDEGATE;
+use crate::sidecar::{Sidecar, TIDEGATE};
 use crate::support::{PATIENCE, array, closed_port};
 
 /// A service manager with its sidecar.
@@ -35,7 +35,7 @@ impl Exchange {
             .args(addresses)
             .args(["--", TIDEGATE, "serve", "--config"])
             .arg(dir.join("config.toml"))
-            .env("TIDEGATE_RUNTIME_DIR", dir)
+            .env("TIDEGATE_RUNTIME_DIR", dir.join("config.run"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::from(
@@ -255,4 +255,38 @@ async fn a_service_manager_forgets_the_socket_of_a_listener_that_is_gone() {
         .await
         .expect_err("nothing listens");
     TcpStream::connect(after).await.expect("it listens");
+}
+
+/// A socket unit makes the files, and removes them. What no listener uses goes to the next process too.
+#[tokio::test]
+async fn socket_files_of_the_service_manager_stay_when_the_process_ends_that_took_over() {
+    let backend = StandInBackend::start(StandInOptions::on_free_ports())
+        .await
+        .expect("it listens");
+    let dir = Arc::new(TempDir::new().expect("a folder"));
+    let [used, spare] = ["used.sock", "spare.sock"].map(|name| dir.path().join(name));
+    let address = format!("unix:{}", used.display());
+    write_config(dir.path(), &address, closed_port(), backend.socket_addr());
+    let files = [&used, &spare].map(|file| file.display().to_string());
+    let _manager = Exchange::start("socket", dir.path(), &files).await;
+    let new = Sidecar::take_over(Arc::clone(&dir)).await;
+    new.log().wait(&["the old process has ended"]).await;
+    let text = std::fs::read_to_string(new.config_path()).expect("its config");
+    let listener = format!(
+        "[[listen]]\nname = \"spare\"\nbind = \"unix:{}\"\nprotocol = \"socket\"\n",
+        spare.display()
+    );
+    new.reload(&(text + &listener)).await;
+    for file in [&used, &spare] {
+        let mut client = UnixStream::connect(file).await.expect("it listens");
+        let call = array("guest_list", "X");
+        client.write_all(call.as_bytes()).await.expect("it reads");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.expect("an answer");
+        assert!(answer.contains("overallRC"), "{answer}");
+    }
+    new.signal("TERM");
+    let (status, lines) = new.ended().await;
+    assert!(status.success(), "{lines:#?}");
+    assert!(used.exists() && spare.exists());
 }

@@ -6,12 +6,14 @@ With `socket` it listens on the addresses itself (a port of 127.0.0.1, or the pa
 With `store` it keeps what the sidecar gives it. Each line on stdin is the name of a signal: it ends the sidecar by that, and starts
 the next one at once; HUP is a reload. The end of stdin ends both. It prints `ready` when a sidecar is ready, also after a reload.
 """
+import ctypes
 import os
 import signal
 import socket
 import sys
 
 FIRST = 3
+PR_SET_PDEATHSIG = 1
 
 
 def listening(address):
@@ -34,6 +36,8 @@ def start(command, notify, kept, stores):
     pid = os.fork()
     if pid:
         return pid
+    # It ends with this process, however that ends.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # Above all places, so that none is overwritten before it is copied.
     high = [os.dup2(each.fileno(), 100 + place) for place, each in enumerate(kept)]
     for place, each in enumerate(high):

@@ -19,10 +19,10 @@ pub(crate) const HEAD: usize = 7;
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"TGledg\0\x04");
 
 /// The first word while more happens than the ledger has room for.
-pub(crate) const EXCEEDED: u64 = u64::from_be_bytes(*b"TGmore\0\x03");
+pub(crate) const EXCEEDED: u64 = u64::from_be_bytes(*b"TGmore\0\x04");
 
 /// The first word once another ledger has everything.
-pub(crate) const MOVED: u64 = u64::from_be_bytes(*b"TGnext\0\x03");
+pub(crate) const MOVED: u64 = u64::from_be_bytes(*b"TGnext\0\x04");
 
 pub(crate) const CALL_WORDS: usize = 6;
 pub(crate) const LEVEL_WORDS: usize = 5;

@@ -51,7 +51,7 @@ pub use back_off::BackOff;
 pub use causes::Causes;
 pub use clock::{Clock, Timer};
 pub use live::Live;
-pub use lock::lock;
+pub use lock::{lock, try_lock};
 pub use per_thread::PerThread;
 pub use process_name::ProcessName;
 pub use renewable::Renewable;

@@ -35,13 +35,19 @@ pub trait ActsSource: Send + Sync + 'static {
     /// The state of the backend: whether calls are sent to it now.
     fn backend(&self) -> BackendState;
     /// Sends nothing new to the backend, for a while. It takes effect even if it cannot be saved.
-    fn pause(&self, author: &Author, asked: PauseAsked) -> BackendState;
+    ///
+    /// # Errors
+    /// If another process takes over.
+    fn pause(&self, author: &Author, asked: PauseAsked) -> Result<BackendState, ApiRefusal>;
     /// Sends calls again.
-    fn resume(&self, author: &Author, asked: ResumeAsked) -> BackendState;
+    ///
+    /// # Errors
+    /// If another process takes over.
+    fn resume(&self, author: &Author, asked: ResumeAsked) -> Result<BackendState, ApiRefusal>;
     /// Lets a limit give out less for a while.
     ///
     /// # Errors
-    /// If there is no such limit, if it only observes, or if the config allows less.
+    /// If there is no such limit, if it only observes, if the config allows less, or if another process takes over.
     fn override_limit(
         &self,
         author: &Author,
@@ -51,7 +57,7 @@ pub trait ActsSource: Send + Sync + 'static {
     /// Gives a limit its own value again.
     ///
     /// # Errors
-    /// If there is no such limit.
+    /// If there is no such limit, or if another process takes over.
     fn end_override(&self, author: &Author, limit: &LimitName) -> Result<(), ApiRefusal>;
     /// The limits that have lower values now.
     fn overrides(&self) -> Vec<OverrideState>;
@@ -327,7 +333,7 @@ async fn pause(
     Extension(author): Extension<Author>,
     JsonBody(asked): JsonBody<PauseAsked>,
 ) -> super::JsonResult<BackendState> {
-    ask(State(source), move |it| Ok(it.pause(&author, asked))).await
+    ask(State(source), move |it| it.pause(&author, asked)).await
 }
 
 async fn resume(
@@ -335,7 +341,7 @@ async fn resume(
     Extension(author): Extension<Author>,
     JsonBody(asked): JsonBody<ResumeAsked>,
 ) -> super::JsonResult<BackendState> {
-    ask(State(source), move |it| Ok(it.resume(&author, asked))).await
+    ask(State(source), move |it| it.resume(&author, asked)).await
 }
 
 impl FromFields for PauseAsked {

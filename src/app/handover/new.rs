@@ -7,31 +7,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_handover::{
-    ClaimWait, Commitment, ForeignId, NewInput, NewOutput, NewSide, StatePart, ToNew,
-};
+use tidegate_handover::{ClaimWait, Commitment, NewInput, NewOutput, NewSide, StatePart, ToNew};
 use tidegate_quota::Engine;
-use tokio::net::UnixStream;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::channel::{Channel, Received};
 use super::foreign::CallStep;
-use super::{ForeignCalls, HandedOver, HandedState, socket_of};
+use super::{ForeignCalls, HandedOver, HandedState, connect, socket_of};
 use crate::admit::Permit;
-use crate::app::ledger::{ClaimError, DrainingLock, LedgerLock};
+use crate::app::ledger::{CLAIM_EVERY, CLAIM_MAX, ClaimError, DrainingLock, LedgerLock};
 use crate::app::{App, AppState, Predecessor, StartError};
 use crate::config::Config;
-use crate::listen::InheritedSockets;
+use crate::listen::{InheritedSockets, ListeningSocket};
 use crate::telemetry::Logs;
 
 /// How long an old process may be silent before it has handed over.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How long the lock of an old process is tried for that has released it.
-const CLAIM_MAX: Duration = Duration::from_secs(1);
-/// The time between two tries.
-const CLAIM_EVERY: Duration = Duration::from_millis(10);
 
 /// A process that is about to take over.
 pub struct TakingOver {
@@ -55,8 +48,8 @@ pub struct TakingOver {
 }
 
 impl TakingOver {
-    /// Asks the process with this ledger to hand over, and returns once it has. If there is none, returns once the ledger
-    /// is claimed.
+    /// Asks the process with this ledger to hand over, and returns once it has. If none listens for that, returns once the
+    /// ledger is claimed; `None` if that cannot be kept at all.
     ///
     /// # Errors
     /// If the process does not hand over, or another one has the ledger.
@@ -64,7 +57,7 @@ impl TakingOver {
         ledger: PathBuf,
         config: &Config,
         config_path: &Path,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Option<Self>, StartError> {
         let instance = format!(
             "pid {} (version {})",
             std::process::id(),
@@ -87,13 +80,16 @@ impl TakingOver {
             is_watching: false,
             ledger,
         };
-        match UnixStream::connect(socket_of(&this.ledger)).await {
+        match connect(&socket_of(&this.ledger)).await {
             Ok(stream) => {
                 this.channel = Some(Channel::start(stream, (), sender));
                 this.inputs.push_back(NewInput::Connected);
             }
             Err(error) => {
                 info!(%error, "no process hands over, so this one starts alone");
+                if matches!(LedgerLock::claim(&this.ledger), Err(ClaimError::Io(_))) {
+                    return Ok(None);
+                }
                 this.inputs.push_back(NewInput::Alone);
             }
         }
@@ -101,14 +97,17 @@ impl TakingOver {
             while let Some(input) = this.inputs.pop_front() {
                 for output in this.side.handle(input) {
                     if this.prepare(output).await? {
-                        return Ok(this);
+                        return Ok(Some(this));
                     }
                 }
             }
-            if timeout(ANSWER_MAX, this.receive()).await.is_err() {
-                warn!("the old process does not answer");
-                this.channel = None;
-                this.inputs.push_back(NewInput::Lost);
+            match timeout(ANSWER_MAX, this.received.recv()).await {
+                Ok(received) => this.take(received),
+                Err(_) => {
+                    warn!("the old process does not answer");
+                    this.channel = None;
+                    this.inputs.push_back(NewInput::Lost);
+                }
             }
         }
     }
@@ -136,18 +135,18 @@ impl TakingOver {
         Ok(false)
     }
 
-    async fn receive(&mut self) {
-        match self.received.recv().await {
+    /// Takes what came through the connection.
+    fn take(&mut self, received: Option<((), Received<ToNew>)>) {
+        match received {
             Some(((), Received::Message(message, sockets))) => {
                 self.sockets.extend(sockets);
                 self.inputs.push_back(NewInput::Message(message));
             }
-            Some(((), Received::Lost(cause))) => {
-                info!(cause, "the connection to the old process is over");
+            Some(((), Received::Lost(_))) | None => {
+                info!("the connection to the old process is over");
                 self.channel = None;
                 self.inputs.push_back(NewInput::Lost);
             }
-            None => self.inputs.push_back(NewInput::Lost),
         }
     }
 
@@ -160,28 +159,23 @@ impl TakingOver {
     }
 
     async fn claim(&mut self, wait: ClaimWait) -> NewInput {
-        let until = Instant::now() + CLAIM_MAX;
         loop {
-            match LedgerLock::claim(&self.ledger) {
+            match LedgerLock::claim_within(&self.ledger, CLAIM_MAX).await {
                 Ok((lock, term)) => {
                     self.lock = Some(lock);
                     return NewInput::LedgerClaimed { term };
                 }
-                Err(ClaimError::Io(error)) => {
-                    warn!(%error, "the ledger cannot be claimed");
-                    return NewInput::LedgerRefused;
-                }
-                Err(ClaimError::Taken(_)) if wait == ClaimWait::Short && Instant::now() > until => {
-                    return NewInput::LedgerRefused;
-                }
-                Err(ClaimError::Taken(_)) if wait == ClaimWait::Short => sleep(CLAIM_EVERY).await,
                 // The old process drains, and sends nothing more.
-                Err(ClaimError::Taken(_)) => {
+                Err(ClaimError::Taken(_)) if wait != ClaimWait::Short => {
                     let received = timeout(CLAIM_EVERY, self.received.recv()).await;
                     if matches!(received, Ok(Some(((), Received::Lost(_))) | None)) {
                         self.channel = None;
                         return NewInput::Lost;
                     }
+                }
+                Err(error) => {
+                    warn!(?error, "the ledger cannot be claimed");
+                    return NewInput::LedgerRefused;
                 }
             }
         }
@@ -201,15 +195,18 @@ impl TakingOver {
         if running.is_none() {
             (self.state, self.sockets) = (Vec::new(), Vec::new());
         }
-        let handed = HandedOver {
-            lock,
-            running,
-            state: HandedState(std::mem::take(&mut self.state)),
-        };
+        let state = HandedState(std::mem::take(&mut self.state));
+        let files = state.socket_files();
+        let sockets = self.sockets.drain(..);
+        let sockets = sockets.map(|socket| ListeningSocket::handed_over(socket, &files));
         Predecessor {
             ledger,
-            sockets: inherited.and_handed_over(std::mem::take(&mut self.sockets)),
-            handed: Some(handed),
+            sockets: inherited.and_handed_over(sockets.collect()),
+            handed: Some(HandedOver {
+                lock,
+                running,
+                state,
+            }),
         }
     }
 
@@ -256,16 +253,7 @@ impl TakingOver {
                     self.inputs.push_back(decided);
                 },
                 received = self.received.recv(), if self.side.reads() && self.channel.is_some() => {
-                    match received {
-                        Some(((), Received::Message(message, _))) => {
-                            self.inputs.push_back(NewInput::Message(message));
-                        }
-                        Some(((), Received::Lost(_))) | None => {
-                            info!("the connection to the old process is over");
-                            self.channel = None;
-                            self.inputs.push_back(NewInput::Lost);
-                        }
-                    }
+                    self.take(received);
                 }
                 () = stopping.cancelled(), if !has_stopped => {
                     has_stopped = true;
@@ -283,7 +271,6 @@ impl TakingOver {
 
     /// Carries out an act of a process that serves.
     fn act(&mut self, output: NewOutput, calls: &mut ForeignCalls, app: &Arc<AppState>) {
-        let step = |calls: &mut ForeignCalls, id: ForeignId, step| calls.step(id, step);
         match output {
             NewOutput::Send(message) => {
                 if let tidegate_handover::ToOld::Refused { id, .. } = &message {
@@ -299,20 +286,20 @@ impl TakingOver {
                 class,
             } => {
                 let deadline = deadline.map(|deadline| app.clock.of_boot_time(deadline));
-                step(calls, id, CallStep::Changed(deadline, class));
+                calls.step(id, CallStep::Changed(deadline, class));
             }
-            NewOutput::Cancel(id) | NewOutput::GiveBack(id) => step(calls, id, CallStep::Cancelled),
-            NewOutput::Requeue(id, cause) => step(calls, id, CallStep::Requeued(cause)),
-            NewOutput::Sent(id) => step(calls, id, CallStep::Sent),
-            NewOutput::Replied(id) => step(calls, id, CallStep::Replied),
+            NewOutput::Cancel(id) | NewOutput::GiveBack(id) => calls.step(id, CallStep::Cancelled),
+            NewOutput::Requeue(id, cause) => calls.step(id, CallStep::Requeued(cause)),
+            NewOutput::Sent(id) => calls.step(id, CallStep::Sent),
+            NewOutput::Replied(id) => calls.step(id, CallStep::Replied),
             NewOutput::Finish {
                 id,
                 outcome,
                 measured,
-            } => step(calls, id, CallStep::Finished(outcome, measured)),
+            } => calls.step(id, CallStep::Finished(outcome, measured)),
             NewOutput::Hold(ids) => {
                 for id in ids {
-                    step(calls, id, CallStep::Held(self.held.0.clone()));
+                    calls.step(id, CallStep::Held(self.held.0.clone()));
                 }
             }
             NewOutput::WatchDraining => self.is_watching = true,

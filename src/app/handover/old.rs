@@ -1,46 +1,48 @@
 //! The process that serves: it waits for a new one, hands over to it, and finishes its calls.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tidegate_handover::{
     FrozenGate, OldInput, OldOutput, OldSide, PeerConnection, SOCKETS_MAX, StatePart, ToNew, ToOld,
 };
+use tidegate_runtime::{lock, try_lock};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::channel::{Channel, Received};
-use super::{ACTS, CALLERS, HandoverPhase, OldRequest, UpgradeAnswer, parts_of, socket_of, wire};
-use crate::app::ledger::{ClaimError, DrainingLock, LedgerFile, LedgerLock};
+use super::{
+    ACTS, CALLERS, HandoverPhase, OldRequest, SOCKET_FILES, UpgradeAnswer, bind, parts_of,
+    socket_of, wire,
+};
+use crate::app::acts::ActFile;
+use crate::app::callers::Keeper;
+use crate::app::ledger::{
+    CLAIM_EVERY, CLAIM_MAX, ClaimError, DrainingLock, LedgerFile, LedgerLock,
+};
 use crate::app::{AppState, own_places};
+use crate::listen::ListeningSocket;
 
 /// Connections of other processes at once. A further one replaces the oldest that has not introduced itself.
 const PEERS_MAX: usize = 8;
 /// How long a new process may take from the commit on. Without a word from it, this process takes back.
 const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
-/// How long the lock of a process that has died is tried for.
-const CLAIM_MAX: Duration = Duration::from_secs(1);
-/// The time between two tries.
-const CLAIM_EVERY: Duration = Duration::from_millis(20);
-/// The mode of the socket: this user alone.
-const MODE: u32 = 0o600;
+/// How long a change that is under way is waited for.
+const FREEZE_MAX: Duration = Duration::from_secs(5);
 
 /// The part of this process in hand-overs, in its task.
 pub(in crate::app) struct OldProcess {
     app: Arc<AppState>,
     side: OldSide,
     listener: UnixListener,
-    peers: HashMap<PeerConnection, ConnectedPeer>,
+    peers: HashMap<PeerConnection, Channel>,
     connections: u64,
     received: Messages,
     requests: mpsc::UnboundedReceiver<OldRequest>,
@@ -51,23 +53,15 @@ pub(in crate::app) struct OldProcess {
     sockets: Vec<OwnedFd>,
     /// The term in which this process has admitted calls before the freeze.
     frozen_term: u64,
-    /// Who asked for the upgrade that is under way.
-    asked: Option<oneshot::Sender<UpgradeAnswer>>,
+    /// Who asked for the upgrade that is under way, and the pid of the process that was started for it.
+    asked: Option<(u32, oneshot::Sender<UpgradeAnswer>)>,
     is_succeeded: bool,
-    /// The pid of the process that serves in the place of this one; 0 for none.
-    successor: u32,
     /// When the new process is given up.
     taken_by: Option<Instant>,
     /// When the calls that still run are cut off.
     drained_by: Option<Instant>,
     connections_closed: Option<JoinHandle<()>>,
     stop: CancellationToken,
-}
-
-/// A new process that is connected.
-struct ConnectedPeer {
-    channel: Channel,
-    pid: u32,
 }
 
 /// Both ends of the queue of messages from all connections.
@@ -94,7 +88,7 @@ impl OldProcess {
         Ok(Some(Self {
             app: Arc::clone(app),
             side: OldSide::new(),
-            listener: bind(path)?,
+            listener: bind(&path)?,
             peers: HashMap::new(),
             connections: 0,
             received: Messages { sender, receiver },
@@ -105,7 +99,6 @@ impl OldProcess {
             frozen_term: 0,
             asked: None,
             is_succeeded: false,
-            successor: 0,
             taken_by: None,
             drained_by: None,
             connections_closed: None,
@@ -142,7 +135,7 @@ impl OldProcess {
                     self.inputs.extend(inputs);
                 }
                 request = self.requests.recv() => if let Some(request) = request {
-                    self.ask(request);
+                    self.ask(request).await;
                 },
                 () = at(taken_by) => self.give_up_peer(),
                 () = at(drained_by) => {
@@ -178,8 +171,7 @@ impl OldProcess {
         self.connections += 1;
         let number = PeerConnection(self.connections);
         let channel = Channel::start(stream, number, self.received.sender.clone());
-        let pid = peer.pid().unwrap_or_default().cast_unsigned();
-        self.peers.insert(number, ConnectedPeer { channel, pid });
+        self.peers.insert(number, channel);
     }
 
     fn take(&mut self, from: PeerConnection, received: Received<ToOld>) {
@@ -198,17 +190,18 @@ impl OldProcess {
         }
     }
 
-    fn ask(&mut self, request: OldRequest) {
+    async fn ask(&mut self, request: OldRequest) {
         match request {
             OldRequest::Upgrade(answer) => {
                 if self.asked.is_some() || self.is_succeeded {
                     let _ = answer.send(Err("another upgrade is under way".to_owned()));
                     return;
                 }
-                match self.app.start_successor() {
+                let app = Arc::clone(&self.app);
+                match on_waiting_thread(move || app.start_successor()).await {
                     Ok(pid) => {
                         info!(pid, "a new process was started, which is to take over");
-                        self.asked = Some(answer);
+                        self.asked = Some((pid, answer));
                     }
                     Err(error) => {
                         error!(%error, "the new program cannot be started");
@@ -216,20 +209,23 @@ impl OldProcess {
                     }
                 }
             }
-            OldRequest::ChildEnded(how) => {
+            OldRequest::ChildEnded { pid, how } => {
                 if !self.is_succeeded {
-                    warn!(how, "the new process has ended, and this one serves");
+                    warn!(pid, how, "the new process has ended, and this one serves");
                 }
-                self.answer(Err(format!(
-                    "the new process ended before it served: {how}"
-                )));
+                // One that was started for an earlier request may end late.
+                if matches!(self.asked, Some((asked, _)) if asked == pid) {
+                    self.answer(Err(format!(
+                        "the new process ended before it served: {how}"
+                    )));
+                }
             }
             OldRequest::Stopping => self.inputs.push_back(OldInput::Stopping),
         }
     }
 
     fn answer(&mut self, answer: UpgradeAnswer) {
-        if let Some(asked) = self.asked.take() {
+        if let Some((_, asked)) = self.asked.take() {
             let _ = asked.send(answer);
         }
     }
@@ -266,10 +262,10 @@ impl OldProcess {
                 self.peers.remove(&peer);
             }
             OldOutput::Freeze => {
-                let frozen = self.freeze();
+                let frozen = self.freeze_soon().await;
                 self.inputs.push_front(frozen);
             }
-            OldOutput::Thaw => self.serve_again(false),
+            OldOutput::Thaw => self.serve_again(false).await,
             OldOutput::ReleaseLedger => {
                 if let Some(ledger) = &self.app.ledger {
                     ledger.release();
@@ -279,7 +275,7 @@ impl OldProcess {
                 let claimed = self.claim().await;
                 self.inputs.push_front(claimed);
             }
-            OldOutput::TakeBack { term, .. } => self.serve_again(term != self.frozen_term),
+            OldOutput::TakeBack { term, .. } => self.serve_again(term != self.frozen_term).await,
             OldOutput::Run(id) => self.app.gate.run_by_peer(id),
             OldOutput::Refuse(id, refusal) => {
                 self.app.gate.refuse_by_peer(id, wire::refusal(refusal));
@@ -294,11 +290,7 @@ impl OldProcess {
                     .send_replace(HandoverPhase::Draining);
             }
             OldOutput::End => {
-                let pid = self.successor;
-                self.app
-                    .handover
-                    .phase
-                    .send_replace(HandoverPhase::Ended { pid });
+                self.app.handover.phase.send_replace(HandoverPhase::Ended);
             }
         }
     }
@@ -308,39 +300,56 @@ impl OldProcess {
             ToNew::Commit { .. } => std::mem::take(&mut self.sockets),
             _ => Vec::new(),
         };
-        let Some(peer) = self.peers.get(&to) else {
+        let Some(channel) = self.peers.get(&to) else {
             return;
         };
-        if !peer.channel.send(message, sockets) {
+        if !channel.send(message, sockets) {
             self.peers.remove(&to);
             self.inputs.push_back(OldInput::Lost(to));
         }
     }
 
-    /// Admits nothing from now on.
-    fn freeze(&mut self) -> OldInput {
-        let Some((term, ledger)) = self.ledger() else {
-            return cannot_freeze("this process, which has no ledger");
-        };
-        if self.app.handover.is_old_present() {
-            return cannot_freeze("the process before this one, which still drains");
+    /// Admits nothing from now on, or from the end of a change that is under way.
+    async fn freeze_soon(&mut self) -> OldInput {
+        let until = Instant::now() + FREEZE_MAX;
+        loop {
+            match self.freeze() {
+                Ok(frozen) => return OldInput::Frozen(frozen),
+                Err(FreezeError::Changing) if Instant::now() < until => sleep(CLAIM_EVERY).await,
+                Err(error) => {
+                    let by = error.to_string().into();
+                    return OldInput::CannotFreeze { by };
+                }
+            }
         }
-        // A reload may be giving another ledger its name.
-        let Ok(_one_at_a_time) = self.app.changes.try_lock() else {
-            return cannot_freeze("a reload");
+    }
+
+    /// Admits nothing from now on, and is not changed any more.
+    fn freeze(&mut self) -> Result<FrozenGate, FreezeError> {
+        let (term, ledger) = self.ledger().ok_or(FreezeError::NoLedger)?;
+        if self.app.handover.is_old_present() {
+            return Err(FreezeError::OldPresent);
+        }
+        // A reload may be giving another ledger its name, and what is being saved must be whole.
+        let change = self.app.changes.try_begin();
+        let keeper = try_lock(&self.app.keeper);
+        let acts = self.app.acts.try_file();
+        let (Some(change), Some(keeper), Some(acts)) = (change, keeper, acts) else {
+            return Err(FreezeError::Changing);
         };
-        self.draining = match DrainingLock::hold(ledger.path()) {
-            Ok(lock) => Some(lock),
-            Err(ClaimError::Taken(pid)) => return cannot_freeze(&format!("pid {pid}")),
-            Err(ClaimError::Io(error)) => return cannot_freeze(&error.to_string()),
-        };
-        self.frozen_term = term;
+        let draining = DrainingLock::hold(ledger.path())?;
         let clock = self.app.clock;
+        change.stop_others();
         let frozen = self.app.gate.freeze();
-        let state = self.app.release_state();
-        self.sockets = self.app.every_socket();
-        self.sockets.truncate(SOCKETS_MAX as usize);
-        OldInput::Frozen(FrozenGate {
+        let mut sockets = self.app.every_socket();
+        sockets.truncate(SOCKETS_MAX as usize);
+        let files = sockets.iter().filter_map(ListeningSocket::own_file);
+        let mut state = self.app.release_state(keeper, acts);
+        state.extend(parts_of(SOCKET_FILES, &files.collect::<Vec<_>>()));
+        self.frozen_term = term;
+        self.draining = Some(draining);
+        self.sockets = sockets.into_iter().map(OwnedFd::from).collect();
+        Ok(FrozenGate {
             running: frozen
                 .running
                 .iter()
@@ -367,38 +376,22 @@ impl OldProcess {
         let Some(ledger) = &self.app.ledger else {
             return OldInput::LedgerRefused;
         };
-        let until = Instant::now() + CLAIM_MAX;
-        loop {
-            match LedgerLock::claim(ledger.path()) {
-                Ok((lock, term)) => {
-                    ledger.reclaimed(lock);
-                    return OldInput::LedgerClaimed { term };
-                }
-                Err(_) if Instant::now() < until => sleep(CLAIM_EVERY).await,
-                Err(_) => return OldInput::LedgerRefused,
+        match LedgerLock::claim_within(ledger.path(), CLAIM_MAX).await {
+            Ok((lock, term)) => {
+                ledger.reclaimed(lock);
+                OldInput::LedgerClaimed { term }
             }
+            Err(_) => OldInput::LedgerRefused,
         }
     }
 
     /// Admits and accepts as before. `has_admitted`: another process has admitted calls meanwhile.
-    fn serve_again(&mut self, has_admitted: bool) {
-        let app = &self.app;
-        if has_admitted {
-            app.quotas.reread(app.config.get().quotas.as_ref());
-        }
-        if let Some(ledger) = &app.ledger {
-            let settings = app.config.get().admit.clone();
-            ledger.decide_again(&app.gate, &settings, has_admitted, &self.stop);
-        }
-        app.retake_state();
-        if self.is_succeeded {
-            app.accept_again(&self.stop);
-            if let Some(ledger) = &app.ledger
-                && let Ok(listener) = bind(socket_of(ledger.path()))
-            {
-                self.listener = listener;
-            }
-            app.handover.phase.send_replace(HandoverPhase::Serving);
+    async fn serve_again(&mut self, has_admitted: bool) {
+        let (app, stop) = (Arc::clone(&self.app), self.stop.clone());
+        let accepts = self.is_succeeded;
+        let served = move || app.serve_again(has_admitted, accepts, &stop);
+        if let Some(listener) = on_waiting_thread(served).await {
+            self.listener = listener;
         }
         self.draining = None;
         self.is_succeeded = false;
@@ -417,9 +410,8 @@ impl OldProcess {
 
     /// Another process serves from now on.
     fn succeeded(&mut self) {
-        let pid = self.peers.values().map(|peer| peer.pid).next();
-        let pid = pid.unwrap_or_default();
-        self.successor = pid;
+        let ledger = self.app.ledger.as_ref();
+        let pid = ledger.and_then(LedgerFile::serving_pid).unwrap_or_default();
         info!(
             pid,
             "handed over: the new process serves, and this one finishes its calls"
@@ -428,7 +420,7 @@ impl OldProcess {
         self.app
             .handover
             .phase
-            .send_replace(HandoverPhase::HandedOver { pid });
+            .send_replace(HandoverPhase::HandedOver);
         let bound = self.app.config.get().listen.drain_timeout;
         self.drained_by = Some(Instant::now() + bound);
         let finishing = Arc::clone(&self.app).finish_connections(bound);
@@ -437,8 +429,33 @@ impl OldProcess {
     }
 }
 
-fn cannot_freeze(by: &str) -> OldInput {
-    OldInput::CannotFreeze { by: by.into() }
+/// Why a process cannot hand over now: who or what is in the way.
+#[derive(Debug, thiserror::Error)]
+enum FreezeError {
+    #[error("this process, which has no ledger")]
+    NoLedger,
+    #[error("the process before this one, which still drains")]
+    OldPresent,
+    #[error("a change that is under way")]
+    Changing,
+    #[error("pid {0}")]
+    Draining(String),
+    #[error(transparent)]
+    Io(io::Error),
+}
+
+impl From<ClaimError> for FreezeError {
+    fn from(error: ClaimError) -> Self {
+        match error {
+            ClaimError::Taken(pid) => Self::Draining(pid),
+            ClaimError::Io(error) => Self::Io(error),
+        }
+    }
+}
+
+/// Runs work that waits for a disk or a process, on a thread that does not move calls.
+async fn on_waiting_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    spawn_blocking(work).await.expect("it does not panic")
 }
 
 async fn at(moment: Option<Instant>) {
@@ -456,39 +473,59 @@ async fn over(future: &mut Option<JoinHandle<()>>) {
     }
 }
 
-/// Listens at this path, in the place of any other process. No client can connect before the file has its mode.
-fn bind(path: PathBuf) -> io::Result<UnixListener> {
-    let new = path.with_extension("upgrade-new");
-    let _ = fs::remove_file(&new);
-    let listener = UnixListener::bind(&new)?;
-    fs::set_permissions(&new, Permissions::from_mode(MODE))?;
-    fs::rename(new, path)?;
-    Ok(listener)
-}
-
 impl AppState {
     /// Starts the program that takes over. Returns its pid.
     fn start_successor(&self) -> io::Result<u32> {
-        let start = tidegate_runtime::lock(&self.successor);
-        let start = start.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let start = lock(&self.successor).clone();
+        let start = start.ok_or(io::ErrorKind::Unsupported)?;
         start()
     }
 
     /// Gives the state that is not in the ledger to the next process, and writes it no more.
-    fn release_state(&self) -> Vec<StatePart> {
+    fn release_state(
+        &self,
+        mut keeper: MutexGuard<'_, Keeper>,
+        acts: ActFile<'_>,
+    ) -> Vec<StatePart> {
         let mut parts = parts_of(CALLERS, &self.saved());
-        parts.extend(parts_of(ACTS, &self.acts.release()));
-        tidegate_runtime::lock(&self.keeper).release();
-        drop(tidegate_runtime::lock(&self.name).take());
+        parts.extend(parts_of(ACTS, &self.acts.release(acts)));
+        keeper.release();
+        drop(lock(&self.name).take());
         self.coordination.suspend();
         parts
+    }
+
+    /// Admits calls again, and accepts connections if it does not. Returns the new socket for the next process then.
+    fn serve_again(
+        self: &Arc<Self>,
+        has_admitted: bool,
+        accepts: bool,
+        stop: &CancellationToken,
+    ) -> Option<UnixListener> {
+        if has_admitted {
+            self.quotas.reread(self.config.get().quotas.as_ref());
+        }
+        let ledger = self.ledger.as_ref()?;
+        let settings = self.config.get().admit.clone();
+        ledger.decide_again(&self.gate, &settings, has_admitted, stop);
+        self.retake_state();
+        self.changes.allow();
+        if !accepts {
+            return None;
+        }
+        self.accept_again(stop);
+        let listener = bind(&socket_of(ledger.path()));
+        self.handover.phase.send_replace(HandoverPhase::Serving);
+        listener
+            .inspect_err(|error| warn!(%error, "this process cannot hand over any more"))
+            .ok()
     }
 
     /// Writes the state again.
     fn retake_state(&self) {
         let config = self.config.get();
         let path = config.callers.state_file.as_deref();
-        if let Err(error) = tidegate_runtime::lock(&self.keeper).retake(path) {
+        if let Err(error) = lock(&self.keeper).retake(path) {
             warn!(%error, "the state of callers is not saved any more");
         }
         if let Err(error) = self.acts.retake(path) {
@@ -498,7 +535,7 @@ impl AppState {
         let name = name.and_then(|places| tidegate_runtime::ProcessName::claim(&places));
         self.coordination
             .resume(name.as_ref().map(tidegate_runtime::ProcessName::as_str));
-        *tidegate_runtime::lock(&self.name) = name;
+        *lock(&self.name) = name;
         self.coordination
             .apply(config.coordinate.as_ref(), &config.admit);
     }

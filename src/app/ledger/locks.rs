@@ -1,16 +1,23 @@
 //! The locks of two files beside the ledger, which the kernel frees when their process ends: the right to admit calls, and
 //! the mark of a process that drains after a hand-over.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use tokio::time::{Instant, sleep};
 
 /// More than a pid and a term need.   bytes
 const TEXT_BYTES_MAX: u64 = 64;
+
+/// How long the lock is tried for that another process has released, or died with.
+pub(in crate::app) const CLAIM_MAX: Duration = Duration::from_secs(1);
+/// The time between two tries for a lock.
+pub(in crate::app) const CLAIM_EVERY: Duration = Duration::from_millis(10);
 
 /// The right to admit calls with a ledger. Each claim has a term, which is higher than that of the claim before.
 #[derive(Debug)]
@@ -34,6 +41,10 @@ impl LedgerLock {
     /// # Errors
     /// If another process has it, or its file cannot be written.
     pub(in crate::app) fn claim(ledger: &Path) -> Result<(Self, u64), ClaimError> {
+        if let Some(folder) = ledger.parent() {
+            // It usually exists. If it cannot be created, the next step fails.
+            let _ = fs::create_dir(folder);
+        }
         let mut file = open(&ledger.with_extension("lock")).map_err(ClaimError::Io)?;
         if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
             let (pid, _) = read(&mut file);
@@ -46,6 +57,23 @@ impl LedgerLock {
         let term = before + 1;
         write(&mut file, &format!("{}\n{term}\n", std::process::id())).map_err(ClaimError::Io)?;
         Ok((Self { file, term }, before))
+    }
+
+    /// Claims the lock as [`claim`](Self::claim), and tries for this long if another process has it.
+    ///
+    /// # Errors
+    /// If another process still has it then, or its file cannot be written.
+    pub(in crate::app) async fn claim_within(
+        ledger: &Path,
+        patience: Duration,
+    ) -> Result<(Self, u64), ClaimError> {
+        let until = Instant::now() + patience;
+        loop {
+            match Self::claim(ledger) {
+                Err(ClaimError::Taken(_)) if Instant::now() < until => sleep(CLAIM_EVERY).await,
+                tried => return tried,
+            }
+        }
     }
 
     /// The process that has the lock of this ledger, or had it last.

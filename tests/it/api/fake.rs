@@ -238,15 +238,15 @@ impl ActsSource for Fake {
         }
     }
 
-    fn pause(&self, author: &Author, asked: PauseAsked) -> BackendState {
+    fn pause(&self, author: &Author, asked: PauseAsked) -> Result<BackendState, ApiRefusal> {
         let hold = asked.hold.as_secs_f64();
-        self.act(author, ActKind::Pause, format!("for {hold} s"), &asked.why)
+        Ok(self.act(author, ActKind::Pause, format!("for {hold} s"), &asked.why))
     }
 
-    fn resume(&self, author: &Author, asked: ResumeAsked) -> BackendState {
+    fn resume(&self, author: &Author, asked: ResumeAsked) -> Result<BackendState, ApiRefusal> {
         let ramp = asked.ramp.map_or(0.0, |ramp| ramp.as_secs_f64());
         let what = format!("in {ramp} s");
-        self.act(author, ActKind::Resume, what, &asked.why)
+        Ok(self.act(author, ActKind::Resume, what, &asked.why))
     }
 
     fn override_limit(

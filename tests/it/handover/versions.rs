@@ -30,24 +30,24 @@ pub(super) fn beside_the_ledger(dir: &Path, extension: &str) -> PathBuf {
 }
 
 /// An end of a hand-over, by hand.
-struct ByHand {
+pub(super) struct ByHand {
     stream: UnixStream,
     reader: FrameReader,
 }
 
 impl ByHand {
-    fn new(stream: UnixStream) -> Self {
+    pub(super) fn new(stream: UnixStream) -> Self {
         let reader = FrameReader::default();
         Self { stream, reader }
     }
 
-    async fn send(&mut self, message: &impl WireMessage) {
+    pub(super) async fn send(&mut self, message: &impl WireMessage) {
         let mut frame = Vec::new();
         message.write(&mut frame).expect("it is short");
         self.stream.write_all(&frame).await.expect("it is read");
     }
 
-    async fn next<M: WireMessage>(&mut self) -> M {
+    pub(super) async fn next<M: WireMessage>(&mut self) -> M {
         let reading = async {
             loop {
                 if let Some(message) = self.reader.next_message().expect("a message") {
@@ -162,12 +162,11 @@ async fn what_is_not_a_hand_over_changes_nothing() {
             .await
             .contains("overallRC")
     );
-    drop(silent);
     let new = old.succeeded().await;
     assert!(
         ask(old.addr, array("guest_list", "X"))
             .await
             .contains("overallRC")
     );
-    drop(new);
+    drop((new, silent));
 }
