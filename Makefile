@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test laws nextest check docs site manifests deny advisories loom mutants peers clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers fuzz \
+.PHONY: run test test-tools laws nextest check docs site manifests deny advisories loom mutants peers clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers fuzz \
   packages packages-twice packages-tools try-packages try-here s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -13,7 +13,7 @@ run:
 
 # Several tests at once, by .config/nextest.toml: most of them wait longer than they compute. Where CI is set, a test that
 # cannot run fails; else it is listed at the end.
-test: peers clients stores promtool faults-tools valgrind browser site nextest
+test: test-tools nextest
 	@rm -f $(NOT_RUN)
 	$(CARGO) build --workspace --bins --example manual --quiet
 	$(NEXTEST) run --workspace -j $(TESTS_AT_ONCE)
@@ -21,6 +21,9 @@ test: peers clients stores promtool faults-tools valgrind browser site nextest
 	$(CARGO) test --workspace --doc --quiet
 	python3 packaging/try.py here --programs $(PROGRAMS)
 	@if [ -s $(NOT_RUN) ]; then sort -u $(NOT_RUN); fi
+
+# What the tests need, besides Rust.
+test-tools: peers clients stores promtool faults-tools valgrind browser site
 
 # Every law, model and oracle with all of its seeds; `make test` has one seed in ten. SEEDS=10 has ten times as many.
 SEEDS ?= 1
@@ -56,7 +59,7 @@ check: deny
 # cargo-deny, which reads deny.toml.
 TOOLS := $(CURDIR)/target/tools
 $(TOOLS)/bin/cargo-deny:
-	$(CARGO) install cargo-deny@0.20.2 --quiet --locked --debug --no-default-features --root $(TOOLS)
+	CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install cargo-deny@0.20.2 --quiet --locked --debug --no-default-features --root $(TOOLS)
 
 # cargo-nextest, which runs the tests, unless the machine has it.
 NEXTEST = $(or $(shell command -v cargo-nextest),$(TOOLS)/bin/cargo-nextest) nextest
