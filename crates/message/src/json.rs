@@ -1,0 +1,355 @@
+//! Finds the values of a set of pointers in a message of JSON, in one pass.
+//!
+//! Objects and arrays on the way to a wanted value are read key by key. Everything else is only
+//! passed over, by [`skip`].
+
+mod skip;
+mod text;
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::json::skip::{
+    end_of_string, skip_colon, skip_number, skip_space, skip_value, skip_word,
+};
+use crate::json::text::decoded;
+use crate::pointer::{JsonPointers, PointerNode, folded};
+use crate::unreadable::{DEPTH_MAX, Unreadable};
+use crate::value::{FoundValues, JsonNumber, JsonValue};
+
+/// Whether the outermost value of a body begins as an array.
+#[must_use]
+pub fn is_batch(body: &[u8]) -> bool {
+    body.get(skip_space(body, 0)) == Some(&b'[')
+}
+
+impl JsonPointers {
+    /// Finds the value at each place of a message.
+    ///
+    /// # Errors
+    /// `Unreadable`, if the body is not valid JSON, or if parsers could find other values.
+    pub fn find<'b>(&self, body: &'b [u8]) -> Result<FoundValues<'b>, Unreadable> {
+        let mut walk = Walk::new(self, body)?;
+        let read = walk.read_message();
+        read.map_err(|unreadable| charset(body, unreadable))?;
+        Ok(walk.found)
+    }
+
+    /// Finds the value at each place of every element of a batch, and returns how many elements
+    /// there are. Places are relative to an element.
+    ///
+    /// Elements are taken before the rest of the body is read: if the result is an error, the
+    /// whole body is unreadable, and the values that were taken do not count.
+    ///
+    /// # Errors
+    /// `Unreadable`, if the body is not an array of 1 to `elements_max` objects, is not valid JSON,
+    /// or if parsers could find other values.
+    pub fn find_each<'b>(
+        &self,
+        body: &'b [u8],
+        elements_max: usize,
+        take: impl FnMut(FoundValues<'b>),
+    ) -> Result<usize, Unreadable> {
+        let mut walk = Walk::new(self, body)?;
+        let read = walk.read_batch(elements_max, take);
+        read.map_err(|unreadable| charset(body, unreadable))
+    }
+}
+
+/// The text of a body, if it is UTF-8 without a byte order mark.
+pub(crate) fn text_of(body: &[u8]) -> Result<&str, Unreadable> {
+    match body {
+        [0xef, 0xbb, 0xbf, ..] | [0xfe, 0xff, ..] | [0xff, 0xfe, ..] => {
+            Err(Unreadable::ByteOrderMark)
+        }
+        _ => str::from_utf8(body).map_err(|_| charset(body, Unreadable::NotUtf8)),
+    }
+}
+
+/// Says that a body is in UTF-16 or UTF-32 if that is why it is unreadable. Python and Java tell
+/// these by a NUL among the first bytes.
+#[cold]
+pub(crate) fn charset(body: &[u8], unreadable: Unreadable) -> Unreadable {
+    match body.iter().take(4).any(|byte| *byte == 0) {
+        true => Unreadable::OtherCharset,
+        false => unreadable,
+    }
+}
+
+/// A reader on its way through a body.
+struct Walk<'p, 'b> {
+    pointers: &'p JsonPointers,
+    text: &'b str,
+    at: usize,
+    /// Containers that may still be opened.
+    depth_left: u32,
+    /// The places that the message has had, a bit for each node.
+    seen: u128,
+    found: FoundValues<'b>,
+}
+
+impl<'p, 'b> Walk<'p, 'b> {
+    fn new(pointers: &'p JsonPointers, body: &'b [u8]) -> Result<Self, Unreadable> {
+        Ok(Self {
+            pointers,
+            text: text_of(body)?,
+            at: 0,
+            depth_left: DEPTH_MAX,
+            seen: 0,
+            found: FoundValues::new(pointers.count),
+        })
+    }
+
+    fn bytes(&self) -> &'b [u8] {
+        self.text.as_bytes()
+    }
+
+    fn skip_space(&mut self) {
+        self.at = skip_space(self.bytes(), self.at);
+    }
+
+    /// The next byte that is not white space.
+    fn peek(&mut self) -> Option<u8> {
+        self.skip_space();
+        self.bytes().get(self.at).copied()
+    }
+
+    fn not_json(&self) -> Unreadable {
+        Unreadable::NotJson { at: self.at }
+    }
+
+    fn read_message(&mut self) -> Result<(), Unreadable> {
+        self.read_place(0)?;
+        self.read_end()
+    }
+
+    fn read_batch(
+        &mut self,
+        elements_max: usize,
+        mut take: impl FnMut(FoundValues<'b>),
+    ) -> Result<usize, Unreadable> {
+        match self.peek() {
+            Some(b'[') => self.at += 1,
+            Some(_) => return Err(Unreadable::NotABatch),
+            None => return Err(self.not_json()),
+        }
+        if self.peek() == Some(b']') {
+            return Err(Unreadable::EmptyBatch);
+        }
+        self.depth_left -= 1;
+        for count in 1.. {
+            match self.peek() {
+                Some(_) if count > elements_max => {
+                    return Err(Unreadable::BatchTooLarge { elements_max });
+                }
+                Some(b'{') => self.read_place(0)?,
+                Some(b'[') => return Err(Unreadable::BatchInBatch { at: self.at }),
+                Some(_) => return Err(Unreadable::ElementNotAnObject { at: self.at }),
+                None => return Err(self.not_json()),
+            }
+            let next = FoundValues::new(self.pointers.count);
+            take(std::mem::replace(&mut self.found, next));
+            self.seen = 0;
+            if self.read_separator(b']')? {
+                self.read_end()?;
+                return Ok(count);
+            }
+        }
+        unreachable!("a body has fewer elements than a usize can count")
+    }
+
+    /// Checks that only white space is left.
+    fn read_end(&mut self) -> Result<(), Unreadable> {
+        match self.peek() {
+            Some(_) => Err(Unreadable::BehindEnd { at: self.at }),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads a comma, or the end of a container. True at the end.
+    fn read_separator(&mut self, close: u8) -> Result<bool, Unreadable> {
+        match self.peek() {
+            Some(b',') => {
+                self.at += 1;
+                Ok(false)
+            }
+            Some(byte) if byte == close => {
+                self.at += 1;
+                Ok(true)
+            }
+            _ => Err(self.not_json()),
+        }
+    }
+
+    /// Passes over a value.
+    fn skip(&mut self) -> Result<(), Unreadable> {
+        self.at = skip_value(self.bytes(), self.at, self.depth_left)?;
+        Ok(())
+    }
+
+    /// Reads the value at a place of the tree.
+    fn read_place(&mut self, node: usize) -> Result<(), Unreadable> {
+        let node = &self.pointers.nodes[node];
+        let byte = self.peek();
+        let is_on_the_way = !node.edges.is_empty();
+        let kept = match byte {
+            _ if node.ending == 0 => None,
+            Some(b'{') => Some(JsonValue::Object),
+            Some(b'[') => Some(JsonValue::Array),
+            Some(_) => return self.read_scalar(node.ending),
+            None => None,
+        };
+        if let Some(value) = kept {
+            self.found.set(node.ending, value);
+        }
+        match byte {
+            Some(b'{') if is_on_the_way => self.read_object(node),
+            Some(b'[') if is_on_the_way => self.read_array(node),
+            _ => self.skip(),
+        }
+    }
+
+    /// Reads a wanted value that is no container.
+    fn read_scalar(&mut self, pointers: u8) -> Result<(), Unreadable> {
+        let (bytes, from) = (self.bytes(), self.at);
+        let not_json = |at| Unreadable::NotJson { at };
+        let value = match bytes[from] {
+            b'"' => {
+                let end = end_of_string(bytes, from + 1).map_err(not_json)?;
+                self.at = end + 1;
+                JsonValue::String(self.string(from + 1..end)?)
+            }
+            b'-' | b'0'..=b'9' => {
+                self.at = skip_number(bytes, from).map_err(not_json)?;
+                JsonValue::Number(JsonNumber(&self.text[from..self.at]))
+            }
+            word => {
+                self.at = skip_word(bytes, from).map_err(not_json)?;
+                match word {
+                    b't' => JsonValue::Bool(true),
+                    b'f' => JsonValue::Bool(false),
+                    _ => JsonValue::Null,
+                }
+            }
+        };
+        self.found.set(pointers, value);
+        Ok(())
+    }
+
+    /// The text of a string, which must mean the same to all parsers.
+    fn string(&self, span: Range<usize>) -> Result<Cow<'b, str>, Unreadable> {
+        let at = span.start;
+        let raw = &self.text[span];
+        if !raw.contains('\\') {
+            return Ok(Cow::Borrowed(raw));
+        }
+        let text = decoded(raw).ok_or(Unreadable::LoneSurrogate { at })?;
+        match text.contains('\0') {
+            true => Err(Unreadable::EmbeddedNul { at }),
+            false => Ok(Cow::Owned(text)),
+        }
+    }
+
+    /// Opens a container. True if it is empty, and then it is closed again.
+    fn open(&mut self, close: u8) -> Result<bool, Unreadable> {
+        self.depth_left = self.depth_left.checked_sub(1).ok_or(Unreadable::TooDeep)?;
+        self.at += 1;
+        let is_empty = self.peek() == Some(close);
+        if is_empty {
+            self.at += 1;
+            self.depth_left += 1;
+        }
+        Ok(is_empty)
+    }
+
+    fn read_object(&mut self, node: &PointerNode) -> Result<(), Unreadable> {
+        if self.open(b'}')? {
+            return Ok(());
+        }
+        loop {
+            if self.peek() != Some(b'"') {
+                return Err(self.not_json());
+            }
+            let from = self.at + 1;
+            let not_json = |at| Unreadable::NotJson { at };
+            let end = end_of_string(self.bytes(), from).map_err(not_json)?;
+            let to = self.next_place(node, from..end)?;
+            self.at = skip_colon(self.bytes(), end + 1).map_err(not_json)?;
+            match to {
+                Some(to) => self.read_place(to)?,
+                None => self.skip()?,
+            }
+            if self.read_separator(b'}')? {
+                self.depth_left += 1;
+                return Ok(());
+            }
+        }
+    }
+
+    /// The place that a key leads to.
+    fn next_place(
+        &mut self,
+        node: &PointerNode,
+        key: Range<usize>,
+    ) -> Result<Option<usize>, Unreadable> {
+        let at = key.start;
+        let raw = &self.text[key.clone()];
+        if raw.bytes().any(|byte| byte == b'\\' || !byte.is_ascii()) {
+            let key = self.string(key)?;
+            return self.next_place_by_folding(node, &key, at);
+        }
+        let like = |wanted: &str| wanted.eq_ignore_ascii_case(raw);
+        let Some(edge) = node.edges.iter().find(|edge| like(&edge.folded)) else {
+            return Ok(None);
+        };
+        match *edge.key == *raw {
+            true => self.arrive(edge.to, at).map(Some),
+            false => Err(Unreadable::KeyOtherCase { at }),
+        }
+    }
+
+    #[cold]
+    fn next_place_by_folding(
+        &mut self,
+        node: &PointerNode,
+        key: &str,
+        at: usize,
+    ) -> Result<Option<usize>, Unreadable> {
+        let like = |wanted: &str| folded(key).eq(wanted.chars());
+        let Some(edge) = node.edges.iter().find(|edge| like(&edge.folded)) else {
+            return Ok(None);
+        };
+        match *edge.key == *key {
+            true => self.arrive(edge.to, at).map(Some),
+            false => Err(Unreadable::KeyOtherCase { at }),
+        }
+    }
+
+    /// Notes that the message has a place, which it may only have once.
+    fn arrive(&mut self, node: usize, at: usize) -> Result<usize, Unreadable> {
+        let bit = 1 << node;
+        if self.seen & bit != 0 {
+            return Err(Unreadable::KeyTwice { at });
+        }
+        self.seen |= bit;
+        Ok(node)
+    }
+
+    fn read_array(&mut self, node: &PointerNode) -> Result<(), Unreadable> {
+        if self.open(b']')? {
+            return Ok(());
+        }
+        let mut index = 0;
+        loop {
+            match node.edges.iter().find(|edge| edge.index == Some(index)) {
+                Some(edge) => self.read_place(edge.to)?,
+                None => self.skip()?,
+            }
+            index += 1;
+            if self.read_separator(b']')? {
+                self.depth_left += 1;
+                return Ok(());
+            }
+        }
+    }
+}

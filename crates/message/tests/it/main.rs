@@ -1,0 +1,3 @@
+//! Tests of the crate through its public face, in one binary.
+
+mod speed;
