@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::json::skip::{
-    end_of_string, skip_colon, skip_number, skip_space, skip_value, skip_word,
+    Misfit, skip_colon, skip_number, skip_space, skip_string, skip_value, skip_word,
 };
 use crate::json::text::decoded;
 use crate::pointer::{JsonPointers, PointerNode, folded};
@@ -20,7 +20,7 @@ use crate::value::{FoundValues, JsonNumber, JsonValue};
 /// Whether the outermost value of a body begins as an array.
 #[must_use]
 pub fn is_batch(body: &[u8]) -> bool {
-    body.get(skip_space(body, 0)) == Some(&b'[')
+    skip_space(body).first() == Some(&b'[')
 }
 
 impl JsonPointers {
@@ -100,18 +100,23 @@ impl<'p, 'b> Walk<'p, 'b> {
         })
     }
 
-    fn bytes(&self) -> &'b [u8] {
-        self.text.as_bytes()
+    /// The bytes that have not been read.
+    fn rest(&self) -> &'b [u8] {
+        &self.text.as_bytes()[self.at..]
     }
 
-    fn skip_space(&mut self) {
-        self.at = skip_space(self.bytes(), self.at);
+    /// Goes on with bytes at the end of the body, or refuses what comes next.
+    fn go_to(&mut self, rest: Option<&[u8]>) -> Result<(), Unreadable> {
+        let rest = rest.ok_or(self.not_json())?;
+        self.at = self.text.len() - rest.len();
+        Ok(())
     }
 
     /// The next byte that is not white space.
     fn peek(&mut self) -> Option<u8> {
-        self.skip_space();
-        self.bytes().get(self.at).copied()
+        let rest = skip_space(self.rest());
+        self.at = self.text.len() - rest.len();
+        rest.first().copied()
     }
 
     fn not_json(&self) -> Unreadable {
@@ -183,8 +188,13 @@ impl<'p, 'b> Walk<'p, 'b> {
 
     /// Passes over a value.
     fn skip(&mut self) -> Result<(), Unreadable> {
-        self.at = skip_value(self.bytes(), self.at, self.depth_left)?;
-        Ok(())
+        match skip_value(self.rest(), self.depth_left) {
+            Ok(rest) => self.go_to(Some(rest)),
+            Err(Misfit::TooDeep) => Err(Unreadable::TooDeep),
+            Err(Misfit::Token { left }) => Err(Unreadable::NotJson {
+                at: self.text.len() - left,
+            }),
+        }
     }
 
     /// Reads the value at a place of the tree.
@@ -211,20 +221,18 @@ impl<'p, 'b> Walk<'p, 'b> {
 
     /// Reads a wanted value that is no container.
     fn read_scalar(&mut self, pointers: u8) -> Result<(), Unreadable> {
-        let (bytes, from) = (self.bytes(), self.at);
-        let not_json = |at| Unreadable::NotJson { at };
-        let value = match bytes[from] {
-            b'"' => {
-                let end = end_of_string(bytes, from + 1).map_err(not_json)?;
-                self.at = end + 1;
-                JsonValue::String(self.string(from + 1..end)?)
-            }
+        let (rest, from) = (self.rest(), self.at);
+        let value = match rest[0] {
+            b'"' => JsonValue::String({
+                let span = self.read_string()?;
+                self.string(span)?
+            }),
             b'-' | b'0'..=b'9' => {
-                self.at = skip_number(bytes, from).map_err(not_json)?;
+                self.go_to(skip_number(rest))?;
                 JsonValue::Number(JsonNumber(&self.text[from..self.at]))
             }
             word => {
-                self.at = skip_word(bytes, from).map_err(not_json)?;
+                self.go_to(skip_word(rest))?;
                 match word {
                     b't' => JsonValue::Bool(true),
                     b'f' => JsonValue::Bool(false),
@@ -234,6 +242,13 @@ impl<'p, 'b> Walk<'p, 'b> {
         };
         self.found.set(pointers, value);
         Ok(())
+    }
+
+    /// Reads a string. Returns where its text is, without the quotes.
+    fn read_string(&mut self) -> Result<Range<usize>, Unreadable> {
+        let from = self.at + 1;
+        self.go_to(skip_string(&self.rest()[1..]))?;
+        Ok(from..self.at - 1)
     }
 
     /// The text of a string, which must mean the same to all parsers.
@@ -270,11 +285,9 @@ impl<'p, 'b> Walk<'p, 'b> {
             if self.peek() != Some(b'"') {
                 return Err(self.not_json());
             }
-            let from = self.at + 1;
-            let not_json = |at| Unreadable::NotJson { at };
-            let end = end_of_string(self.bytes(), from).map_err(not_json)?;
-            let to = self.next_place(node, from..end)?;
-            self.at = skip_colon(self.bytes(), end + 1).map_err(not_json)?;
+            let key = self.read_string()?;
+            let to = self.next_place(node, key)?;
+            self.go_to(skip_colon(self.rest()))?;
             match to {
                 Some(to) => self.read_place(to)?,
                 None => self.skip()?,

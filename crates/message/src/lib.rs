@@ -19,8 +19,10 @@ mod value;
 mod xml;
 
 pub use json::is_batch;
-pub use pointer::{JsonPointer, JsonPointers, POINTERS_MAX, PointerError, PointersError, STEPS_MAX};
-// pub use sse::{LastEvent, SseReader};
+pub use pointer::{
+    JsonPointer, JsonPointers, POINTERS_MAX, PointerError, PointersError, STEPS_MAX,
+};
+pub use sse::{LastEvent, SseReader};
 pub use unreadable::{DEPTH_MAX, Unreadable};
 pub use value::{FoundValues, JsonNumber, JsonValue};
-// pub use xml::{FoundTexts, XmlPath, XmlPathError, XmlPaths, XmlText};
+pub use xml::{FoundTexts, XmlPath, XmlPathError, XmlPaths, XmlText};

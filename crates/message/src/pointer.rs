@@ -65,6 +65,14 @@ pub enum PointersError {
         /// Another step at the same place.
         other: Box<str>,
     },
+    /// Two paths of XML of which one leads through the text of the other.
+    #[error("\"{one}\" and \"{other}\" cannot both be wanted: one leads through the other")]
+    OneInsideAnother {
+        /// A path.
+        one: Box<str>,
+        /// Another path.
+        other: Box<str>,
+    },
 }
 
 impl JsonPointer {

@@ -21,7 +21,7 @@ pub enum Unreadable {
     /// Bytes that RFC 8259 does not allow.
     #[error("the body is not valid JSON at byte {at}")]
     NotJson {
-        /// The first byte that does not fit, or the end of a body that is cut.
+        /// The beginning of the first token that does not fit, or the end of a body that is cut.
         at: usize,
     },
     /// More nesting than a message needs; parsers have different limits.
@@ -117,14 +117,20 @@ pub enum Unreadable {
         /// The second occurrence.
         at: usize,
     },
+    /// An element of which a path picks one by its number, without the next element of the path.
+    #[error("an element on the way to a wanted one is empty; its end is at byte {at}")]
+    ElementMissing {
+        /// The element's end.
+        at: usize,
+    },
     /// An element that equals a wanted one only if its case or its prefix is ignored.
     #[error("an element differs from a wanted one only by case or prefix, at byte {at}")]
     ElementOtherName {
         /// The element's first byte.
         at: usize,
     },
-    /// The element of a path with one step at another place, where Python's server would take it.
-    #[error("a wanted element occurs at another place too, at byte {at}")]
+    /// An element of a path at another place, where Python's server would take it, too.
+    #[error("an element of a wanted path is at another place, at byte {at}")]
     ElementElsewhere {
         /// The element's first byte.
         at: usize,

@@ -1,24 +1,35 @@
 //! Passes over values that are not wanted, checking every byte of them.
 //!
-//! Strings and digits are read eight bytes at a time. Each function takes the position where it
-//! begins, and returns the position behind what it read, or the byte that does not fit.
+//! Each function takes the bytes that are left of a body and returns those behind what it read, or
+//! `None` if they do not fit. Strings and digits are read eight bytes at a time.
 
 use memchr::memchr2;
-
-use crate::unreadable::Unreadable;
 
 const ONES: u64 = u64::MAX / 0xff;
 const HIGH: u64 = ONES << 7;
 /// Words of a string that are read before a search begins, which has a fixed cost.
-const WORDS: usize = 4;
+const WORDS: usize = 6;
 
 /// Passes over white space.
 #[inline(always)]
-pub(super) fn skip_space(bytes: &[u8], mut at: usize) -> usize {
-    while let Some(b' ' | b'\n' | b'\r' | b'\t') = bytes.get(at) {
-        at += 1;
+pub(super) fn skip_space(mut rest: &[u8]) -> &[u8] {
+    while let Some((byte, behind)) = rest.split_first()
+        && is_space(*byte)
+    {
+        rest = behind;
     }
-    at
+    rest
+}
+
+#[inline(always)]
+fn is_space(byte: u8) -> bool {
+    byte <= b' ' && matches!(byte, b' ' | b'\n' | b'\r' | b'\t')
+}
+
+/// The next eight bytes, the first of them lowest.
+#[inline(always)]
+fn word(rest: &[u8]) -> Option<u64> {
+    rest.first_chunk().copied().map(u64::from_le_bytes)
 }
 
 /// A word with the high bit set in the first byte that ends a run of a string: a quote, a backslash
@@ -33,240 +44,230 @@ fn string_ends(word: u64) -> u64 {
     (quote | backslash | control) & HIGH
 }
 
-/// Finds the first quote, backslash or control character of a string.
+/// A word with the high bit set in each byte that is not a digit.
 #[inline(always)]
-fn end_of_run(bytes: &[u8], mut at: usize) -> Result<usize, usize> {
+fn digit_ends(word: u64) -> u64 {
+    let digits = word ^ (ONES * b'0' as u64);
+    (((digits & !HIGH) + ONES * (0x80 - 10)) | digits) & HIGH
+}
+
+/// Passes over a string, whose opening quote has been read.
+#[inline(always)]
+pub(super) fn skip_string(mut rest: &[u8]) -> Option<&[u8]> {
     for _ in 0..WORDS {
-        let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk) else {
-            return end_of_run_in_tail(bytes, at);
-        };
-        let ends = string_ends(u64::from_le_bytes(*word));
+        let Some(word) = word(rest) else { break };
+        let ends = string_ends(word);
         if ends != 0 {
-            return Ok(at + (ends.trailing_zeros() / 8) as usize);
-        }
-        at += 8;
-    }
-    end_of_long_run(bytes, at)
-}
-
-#[cold]
-fn end_of_run_in_tail(bytes: &[u8], at: usize) -> Result<usize, usize> {
-    let tail = bytes.get(at..).unwrap_or_default();
-    let ends = |byte: &u8| matches!(byte, b'"' | b'\\' | ..0x20);
-    let run = tail.iter().position(ends);
-    run.map(|run| at + run).ok_or(bytes.len())
-}
-
-#[inline(never)]
-fn end_of_long_run(bytes: &[u8], at: usize) -> Result<usize, usize> {
-    let rest = &bytes[at..];
-    let run = memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
-    let lowest = rest[..run].iter().copied().fold(u8::MAX, u8::min);
-    if lowest < 0x20 || run == rest.len() {
-        return end_of_run_in_tail(bytes, at);
-    }
-    Ok(at + run)
-}
-
-/// Passes over an escape, whose backslash is at `at`.
-#[inline(always)]
-pub(super) fn skip_escape(bytes: &[u8], at: usize) -> Result<usize, usize> {
-    match bytes.get(at + 1) {
-        Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Ok(at + 2),
-        Some(b'u') => {
-            let digits = bytes[at + 2..].iter().take(4);
-            match digits.take_while(|byte| byte.is_ascii_hexdigit()).count() {
-                4 => Ok(at + 6),
-                count => Err(at + 2 + count),
+            let run = (ends.trailing_zeros() / 8) as usize;
+            if (word >> (run * 8)) as u8 == b'"' {
+                return Some(&rest[run + 1..]);
             }
+            return skip_long_string(&rest[run..]);
         }
-        _ => Err(at + 1),
+        rest = &rest[8..];
+    }
+    skip_long_string(rest)
+}
+
+/// Passes over the rest of a string.
+#[inline(never)]
+fn skip_long_string(mut rest: &[u8]) -> Option<&[u8]> {
+    loop {
+        let run = end_of_run(rest)?;
+        match rest[run] {
+            b'"' => return Some(&rest[run + 1..]),
+            _ => rest = skip_escape(&rest[run + 1..])?,
+        }
     }
 }
 
-/// Finds the closing quote of the string whose first byte is at `at`.
+/// Finds the first quote or backslash, if no control character is before it.
 #[inline(always)]
-pub(super) fn end_of_string(bytes: &[u8], at: usize) -> Result<usize, usize> {
-    let end = end_of_run(bytes, at)?;
-    match bytes[end] {
-        b'"' => Ok(end),
-        _ => end_of_escaped_string(bytes, end),
+fn end_of_run(rest: &[u8]) -> Option<usize> {
+    let mut words = rest;
+    for _ in 0..WORDS {
+        let Some(word) = word(words) else { break };
+        let ends = string_ends(word);
+        if ends != 0 {
+            let run = (ends.trailing_zeros() / 8) as usize;
+            let is_control = (word >> (run * 8)) as u8 <= 0x1f;
+            return (!is_control).then_some(rest.len() - words.len() + run);
+        }
+        words = &words[8..];
     }
+    let run = memchr2(b'"', b'\\', words)?;
+    let lowest = words[..run].iter().copied().fold(u8::MAX, u8::min);
+    (lowest >= 0x20).then_some(rest.len() - words.len() + run)
+}
+
+/// Passes over an escape, whose backslash has been read.
+#[inline(always)]
+fn skip_escape(rest: &[u8]) -> Option<&[u8]> {
+    let (escape, rest) = rest.split_first()?;
+    match escape {
+        b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(rest),
+        b'u' => {
+            let (digits, rest) = rest.split_first_chunk::<4>()?;
+            digits.iter().all(u8::is_ascii_hexdigit).then_some(rest)
+        }
+        _ => None,
+    }
+}
+
+/// Passes over at least one digit.
+#[inline(always)]
+fn skip_digits(rest: &[u8]) -> Option<&[u8]> {
+    let end = match word(rest).map(digit_ends) {
+        Some(ends) if ends != 0 => (ends.trailing_zeros() / 8) as usize,
+        _ => end_of_long_digits(rest),
+    };
+    if end == 0 { None } else { rest.get(end..) }
 }
 
 #[inline(never)]
-fn end_of_escaped_string(bytes: &[u8], mut at: usize) -> Result<usize, usize> {
-    loop {
-        match bytes[at] {
-            b'"' => return Ok(at),
-            b'\\' => at = end_of_run(bytes, skip_escape(bytes, at)?)?,
-            _ => return Err(at),
-        }
-    }
+fn end_of_long_digits(rest: &[u8]) -> usize {
+    let end = rest.iter().position(|byte| !byte.is_ascii_digit());
+    end.unwrap_or(rest.len())
 }
 
-/// Passes over digits, of which there may be none.
+/// Passes over a number.
 #[inline(always)]
-fn skip_digits(bytes: &[u8], mut at: usize) -> usize {
-    while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
-        let digits = u64::from_le_bytes(*word) ^ (ONES * b'0' as u64);
-        // A byte above 9 carries into its high bit, or has it.
-        let others = (((digits & !HIGH) + ONES * (0x80 - 10)) | digits) & HIGH;
-        if others != 0 {
-            return at + (others.trailing_zeros() / 8) as usize;
-        }
-        at += 8;
+pub(super) fn skip_number(rest: &[u8]) -> Option<&[u8]> {
+    let from = rest.strip_prefix(b"-").unwrap_or(rest);
+    let behind = skip_digits(from)?;
+    // No digit follows a zero.
+    if from.first() == Some(&b'0') && behind.len() + 1 != from.len() {
+        return None;
     }
-    while bytes.get(at).is_some_and(u8::is_ascii_digit) {
-        at += 1;
-    }
-    at
-}
-
-/// Passes over a number, which begins with a minus sign or a digit.
-#[inline(always)]
-pub(super) fn skip_number(bytes: &[u8], at: usize) -> Result<usize, usize> {
-    let from = at + usize::from(bytes[at] == b'-');
-    let end = skip_digits(bytes, from);
-    // No digit, or a zero before others.
-    if end == from || (end > from + 1 && bytes[from] == b'0') {
-        return Err(from);
-    }
-    match bytes.get(end) {
-        Some(b'.' | b'e' | b'E') => skip_fraction(bytes, end),
-        _ => Ok(end),
+    match behind.first() {
+        Some(b'.' | b'e' | b'E') => skip_fraction(behind),
+        _ => Some(behind),
     }
 }
 
 /// Passes over the fraction and the exponent of a number.
-fn skip_fraction(bytes: &[u8], mut at: usize) -> Result<usize, usize> {
-    if bytes[at] == b'.' {
-        let end = skip_digits(bytes, at + 1);
-        if end == at + 1 {
-            return Err(end);
-        }
-        at = end;
+#[inline(never)]
+fn skip_fraction(mut rest: &[u8]) -> Option<&[u8]> {
+    if let Some(digits) = rest.strip_prefix(b".") {
+        rest = skip_digits(digits)?;
     }
-    if let Some(b'e' | b'E') = bytes.get(at) {
-        let signed = matches!(bytes.get(at + 1), Some(b'+' | b'-'));
-        let from = at + 1 + usize::from(signed);
-        at = skip_digits(bytes, from);
-        if at == from {
-            return Err(at);
-        }
+    let Some((b'e' | b'E', exponent)) = rest.split_first() else {
+        return Some(rest);
+    };
+    match exponent.split_first() {
+        Some((b'+' | b'-', digits)) => skip_digits(digits),
+        _ => skip_digits(exponent),
     }
-    Ok(at)
 }
 
 /// Passes over `true`, `false` or `null`.
 #[inline(always)]
-pub(super) fn skip_word(bytes: &[u8], at: usize) -> Result<usize, usize> {
-    let rest = &bytes[at..];
-    let word: &[u8] = match rest.first() {
-        Some(b't') => b"true",
-        Some(b'f') => b"false",
-        _ => b"null",
-    };
-    match rest.starts_with(word) {
-        true => Ok(at + word.len()),
-        false => Err(at),
+pub(super) fn skip_word(rest: &[u8]) -> Option<&[u8]> {
+    match rest.first()? {
+        b't' => rest.strip_prefix(b"true"),
+        b'f' => rest.strip_prefix(b"false"),
+        _ => rest.strip_prefix(b"null"),
     }
 }
 
 /// Passes over a key from its opening quote to the colon behind it.
 #[inline(always)]
-fn skip_key(bytes: &[u8], at: usize) -> Result<usize, usize> {
-    if bytes.get(at) != Some(&b'"') {
-        return Err(at);
-    }
-    let end = end_of_string(bytes, at + 1)? + 1;
-    skip_colon(bytes, end)
+fn skip_key(rest: &[u8]) -> Option<&[u8]> {
+    skip_colon(skip_string(rest.strip_prefix(b"\"")?)?)
 }
 
 /// Passes over the colon behind a key.
 #[inline(always)]
-pub(super) fn skip_colon(bytes: &[u8], at: usize) -> Result<usize, usize> {
-    let at = skip_space(bytes, at);
-    match bytes.get(at) {
-        Some(b':') => Ok(at + 1),
-        _ => Err(at),
+pub(super) fn skip_colon(rest: &[u8]) -> Option<&[u8]> {
+    match rest.split_first()? {
+        (b':', behind) => Some(behind),
+        _ => skip_space(rest).strip_prefix(b":"),
     }
 }
 
 /// Why a value cannot be passed over.
 pub(super) enum Misfit {
-    /// The byte that does not fit.
-    Byte(usize),
+    /// The first token that does not fit has this many bytes behind its beginning.
+    Token {
+        left: usize,
+    },
     TooDeep,
 }
 
-impl From<usize> for Misfit {
-    fn from(at: usize) -> Self {
-        Self::Byte(at)
-    }
-}
-
-impl From<Misfit> for Unreadable {
-    fn from(misfit: Misfit) -> Self {
-        match misfit {
-            Misfit::Byte(at) => Self::NotJson { at },
-            Misfit::TooDeep => Self::TooDeep,
-        }
-    }
-}
-
-/// Passes over one value and the white space before it. It may open `depth_max` containers in one
-/// another, at most 64.
-pub(super) fn skip_value(bytes: &[u8], mut at: usize, depth_max: u32) -> Result<usize, Misfit> {
+/// Passes over one value and the white space before it. The value may open `depth_max` containers
+/// in one another, at most 64.
+pub(super) fn skip_value(mut rest: &[u8], depth_max: u32) -> Result<&[u8], Misfit> {
     // A bit for each open container, the innermost lowest: set for an object.
     let (mut open, mut depth) = (0u64, 0);
     loop {
-        at = skip_space(bytes, at);
-        let byte = *bytes.get(at).ok_or(Misfit::Byte(at))?;
-        match byte {
-            b'"' => at = end_of_string(bytes, at + 1)? + 1,
-            b'-' | b'0'..=b'9' => at = skip_number(bytes, at)?,
+        let misfit = Misfit::Token { left: rest.len() };
+        let Some((byte, behind)) = rest.split_first() else {
+            return Err(misfit);
+        };
+        let end = match byte {
+            b'"' => skip_string(behind),
+            b'-' | b'0'..=b'9' => skip_number(rest),
+            b't' | b'f' | b'n' => skip_word(rest),
             b'{' | b'[' => {
                 if depth == depth_max {
                     return Err(Misfit::TooDeep);
                 }
-                let is_object = byte == b'{';
-                at = skip_space(bytes, at + 1);
-                if bytes.get(at) == Some(&(byte + 2)) {
-                    at += 1;
-                } else {
-                    depth += 1;
-                    open = open << 1 | u64::from(is_object);
-                    if is_object {
-                        at = skip_key(bytes, at)?;
+                let is_object = *byte == b'{';
+                let first = skip_space(behind);
+                match first.split_first() {
+                    Some((next, behind)) if *next == *byte + 2 => Some(behind),
+                    _ => {
+                        depth += 1;
+                        open = open << 1 | u64::from(is_object);
+                        if !is_object {
+                            rest = first;
+                        } else if let Some(value) = skip_key(first) {
+                            rest = value;
+                        } else {
+                            return Err(Misfit::Token { left: first.len() });
+                        }
+                        continue;
                     }
-                    continue;
                 }
             }
-            b't' | b'f' | b'n' => at = skip_word(bytes, at)?,
-            _ => return Err(Misfit::Byte(at)),
-        }
+            byte if is_space(*byte) => {
+                rest = skip_space(behind);
+                continue;
+            }
+            _ => None,
+        };
+        let Some(end) = end else { return Err(misfit) };
+        rest = end;
         loop {
             if depth == 0 {
-                return Ok(at);
+                return Ok(rest);
             }
-            at = skip_space(bytes, at);
             let is_object = open & 1 == 1;
-            match bytes.get(at) {
-                Some(b',') => {
-                    at += 1;
-                    if is_object {
-                        at = skip_key(bytes, skip_space(bytes, at))?;
+            let misfit = Misfit::Token { left: rest.len() };
+            let Some((byte, behind)) = rest.split_first() else {
+                return Err(misfit);
+            };
+            if *byte == b',' {
+                rest = behind;
+                if is_object {
+                    if rest.first() != Some(&b'"') {
+                        rest = skip_space(rest);
                     }
-                    break;
+                    let Some(value) = skip_key(rest) else {
+                        return Err(Misfit::Token { left: rest.len() });
+                    };
+                    rest = value;
                 }
-                Some(b'}') if is_object => {}
-                Some(b']') if !is_object => {}
-                _ => return Err(Misfit::Byte(at)),
+                break;
+            } else if *byte == (if is_object { b'}' } else { b']' }) {
+                depth -= 1;
+                open >>= 1;
+                rest = behind;
+            } else if is_space(*byte) {
+                rest = skip_space(behind);
+            } else {
+                return Err(misfit);
             }
-            at += 1;
-            depth -= 1;
-            open >>= 1;
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn decoded(raw: &str) -> Option<String> {
                     0xd800..0xdc00 => {
                         rest = rest.strip_prefix("\\u")?;
                         let low = take_unit(&mut rest);
-                        let low = (0xdc00..0xe000).contains(&low).then_some(low - 0xdc00)?;
+                        let low = low.checked_sub(0xdc00).filter(|low| *low < 0x400)?;
                         char::from_u32(0x10000 + ((unit - 0xd800) << 10) + low)?
                     }
                     _ => char::from_u32(unit)?,

@@ -32,9 +32,15 @@ fn print(name: &str, body: &str, places: &[&str]) {
         black_box(black_box(&pointers).find(black_box(body.as_bytes()))).expect("readable");
     });
     let serde = measure(|| {
-        black_box(serde_json::from_slice::<IgnoredAny>(black_box(body.as_bytes()))).expect("valid");
+        black_box(serde_json::from_slice::<IgnoredAny>(black_box(
+            body.as_bytes(),
+        )))
+        .expect("valid");
     });
-    println!("{name}: {} bytes, {own} ns; serde_json checks it in {serde} ns", body.len());
+    println!(
+        "{name}: {} bytes, {own} ns; serde_json checks it in {serde} ns",
+        body.len()
+    );
 }
 
 /// A chat completion with one long text in it.
@@ -65,7 +71,9 @@ fn small_values() -> String {
             "load": f64::from(number * 37 % 1000) / 8.0,
             "tags": ["a", "prod", null],
         }));
-        let body = serde_json::json!({"jsonrpc": "2.0", "method": "VM.set", "params": params, "id": 7}).to_string();
+        let body =
+            serde_json::json!({"jsonrpc": "2.0", "method": "VM.set", "params": params, "id": 7})
+                .to_string();
         if body.len() > 4050 {
             return body;
         }
@@ -81,13 +89,25 @@ fn time_of_a_message() {
     print("chat, plain text", &chat(plain), &of_openai);
     let lines = "fn main() {\n    println!(\"hello\");\n}\n\nA line of \"text\" with\ttabs.\n";
     print("chat, many escapes", &chat(lines), &of_openai);
-    print("chat, Umlauts", &chat("Größenwahn überfällt mich täglich, und zwar früh. "), &of_openai);
-    print("chat, Chinese", &chat("敏捷的棕色狐狸跳过了懒狗。"), &of_openai);
+    print(
+        "chat, Umlauts",
+        &chat("Größenwahn überfällt mich täglich, und zwar früh. "),
+        &of_openai,
+    );
+    print(
+        "chat, Chinese",
+        &chat("敏捷的棕色狐狸跳过了懒狗。"),
+        &of_openai,
+    );
     let of_json_rpc = ["/method", "/params/0/id"];
     let small = small_values();
     print("JSON-RPC, small values", &small, &of_json_rpc);
     let value: serde_json::Value = serde_json::from_str(&small).expect("valid");
     let pretty = serde_json::to_string_pretty(&value).expect("text");
     print("JSON-RPC, indented", &pretty, &of_json_rpc);
-    print("JSON-RPC, short", r#"{"jsonrpc":"2.0","method":"VM.start","params":["OpaqueRef:1","x",true],"id":1}"#, &["/method", "/params/0"]);
+    print(
+        "JSON-RPC, short",
+        r#"{"jsonrpc":"2.0","method":"VM.start","params":["OpaqueRef:1","x",true],"id":1}"#,
+        &["/method", "/params/0"],
+    );
 }
