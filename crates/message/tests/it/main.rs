@@ -1,5 +1,6 @@
 //! Tests of the crate through its public face, in one binary.
 
+mod evasions;
 mod mutations;
 mod oracle;
 mod speed;
