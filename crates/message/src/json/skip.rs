@@ -36,12 +36,10 @@ fn word(rest: &[u8]) -> Option<u64> {
 /// or a control character. Bytes behind that one may be marked, too.
 #[inline(always)]
 fn string_ends(word: u64) -> u64 {
-    let quote = word ^ (ONES * b'"' as u64);
-    let backslash = word ^ (ONES * b'\\' as u64);
-    let control = word.wrapping_sub(ONES * 0x20) & !word;
-    let quote = quote.wrapping_sub(ONES) & !quote;
-    let backslash = backslash.wrapping_sub(ONES) & !backslash;
-    (quote | backslash | control) & HIGH
+    let backslash = (word ^ (ONES * b'\\' as u64)).wrapping_sub(ONES);
+    // This swaps a quote with a space, which makes it the next byte behind the control characters.
+    let quote_or_control = (word ^ (ONES * 2)).wrapping_sub(ONES * 0x21);
+    (backslash | quote_or_control) & !word & HIGH
 }
 
 /// A word with the high bit set in each byte that is not a digit.
