@@ -15,6 +15,7 @@ use crate::json::skip::{
 use crate::json::text::decoded;
 use crate::pointer::{JsonPointers, PointerNode, folded};
 use crate::unreadable::{DEPTH_MAX, Unreadable};
+use crate::utf8::is_utf8;
 use crate::value::{FoundValues, JsonNumber, JsonValue};
 
 /// Whether the outermost value of a body begins as an array.
@@ -56,13 +57,13 @@ impl JsonPointers {
     }
 }
 
-/// The text of a body, if it is UTF-8 without a byte order mark.
-pub(crate) fn text_of(body: &[u8]) -> Result<&str, Unreadable> {
+/// Refuses a byte order mark of any charset.
+pub(crate) fn check_mark(body: &[u8]) -> Result<(), Unreadable> {
     match body {
         [0xef, 0xbb, 0xbf, ..] | [0xfe, 0xff, ..] | [0xff, 0xfe, ..] => {
             Err(Unreadable::ByteOrderMark)
         }
-        _ => str::from_utf8(body).map_err(|_| charset(body, Unreadable::NotUtf8)),
+        _ => Ok(()),
     }
 }
 
@@ -79,7 +80,8 @@ pub(crate) fn charset(body: &[u8], unreadable: Unreadable) -> Unreadable {
 /// A reader on its way through a body.
 struct Walk<'p, 'b> {
     pointers: &'p JsonPointers,
-    text: &'b str,
+    /// Known to be UTF-8.
+    body: &'b [u8],
     at: usize,
     /// Containers that may still be opened.
     depth_left: u32,
@@ -90,9 +92,13 @@ struct Walk<'p, 'b> {
 
 impl<'p, 'b> Walk<'p, 'b> {
     fn new(pointers: &'p JsonPointers, body: &'b [u8]) -> Result<Self, Unreadable> {
+        check_mark(body)?;
+        if !is_utf8(body) {
+            return Err(charset(body, Unreadable::NotUtf8));
+        }
         Ok(Self {
             pointers,
-            text: text_of(body)?,
+            body,
             at: 0,
             depth_left: DEPTH_MAX,
             seen: 0,
@@ -102,20 +108,25 @@ impl<'p, 'b> Walk<'p, 'b> {
 
     /// The bytes that have not been read.
     fn rest(&self) -> &'b [u8] {
-        &self.text.as_bytes()[self.at..]
+        &self.body[self.at..]
+    }
+
+    /// The text of a token, which begins and ends beside ASCII.
+    fn text(&self, span: Range<usize>) -> &'b str {
+        str::from_utf8(&self.body[span]).expect("the whole body is UTF-8")
     }
 
     /// Goes on with bytes at the end of the body, or refuses what comes next.
     fn go_to(&mut self, rest: Option<&[u8]>) -> Result<(), Unreadable> {
         let rest = rest.ok_or(self.not_json())?;
-        self.at = self.text.len() - rest.len();
+        self.at = self.body.len() - rest.len();
         Ok(())
     }
 
     /// The next byte that is not white space.
     fn peek(&mut self) -> Option<u8> {
         let rest = skip_space(self.rest());
-        self.at = self.text.len() - rest.len();
+        self.at = self.body.len() - rest.len();
         rest.first().copied()
     }
 
@@ -192,7 +203,7 @@ impl<'p, 'b> Walk<'p, 'b> {
             Ok(rest) => self.go_to(Some(rest)),
             Err(Misfit::TooDeep) => Err(Unreadable::TooDeep),
             Err(Misfit::Token { left }) => Err(Unreadable::NotJson {
-                at: self.text.len() - left,
+                at: self.body.len() - left,
             }),
         }
     }
@@ -229,7 +240,7 @@ impl<'p, 'b> Walk<'p, 'b> {
             }),
             b'-' | b'0'..=b'9' => {
                 self.go_to(skip_number(rest))?;
-                JsonValue::Number(JsonNumber(&self.text[from..self.at]))
+                JsonValue::Number(JsonNumber(self.text(from..self.at)))
             }
             word => {
                 self.go_to(skip_word(rest))?;
@@ -254,7 +265,7 @@ impl<'p, 'b> Walk<'p, 'b> {
     /// The text of a string, which must mean the same to all parsers.
     fn string(&self, span: Range<usize>) -> Result<Cow<'b, str>, Unreadable> {
         let at = span.start;
-        let raw = &self.text[span];
+        let raw = self.text(span);
         if !raw.contains('\\') {
             return Ok(Cow::Borrowed(raw));
         }
@@ -306,16 +317,16 @@ impl<'p, 'b> Walk<'p, 'b> {
         key: Range<usize>,
     ) -> Result<Option<usize>, Unreadable> {
         let at = key.start;
-        let raw = &self.text[key.clone()];
-        if raw.bytes().any(|byte| byte == b'\\' || !byte.is_ascii()) {
+        let raw = &self.body[key.clone()];
+        if raw.iter().any(|byte| *byte == b'\\' || !byte.is_ascii()) {
             let key = self.string(key)?;
             return self.next_place_by_folding(node, &key, at);
         }
-        let like = |wanted: &str| wanted.eq_ignore_ascii_case(raw);
+        let like = |wanted: &str| wanted.as_bytes().eq_ignore_ascii_case(raw);
         let Some(edge) = node.edges.iter().find(|edge| like(&edge.folded)) else {
             return Ok(None);
         };
-        match *edge.key == *raw {
+        match edge.key.as_bytes() == raw {
             true => self.arrive(edge.to, at).map(Some),
             false => Err(Unreadable::KeyOtherCase { at }),
         }

@@ -15,6 +15,7 @@ mod json;
 mod pointer;
 mod sse;
 mod unreadable;
+mod utf8;
 mod value;
 mod xml;
 

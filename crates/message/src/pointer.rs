@@ -131,8 +131,8 @@ fn unescaped(step: &str) -> Option<Box<str>> {
 
 /// At most [`POINTERS_MAX`] pointers that a reader looks for in one pass.
 ///
-/// They are a tree, so that each key of a message is compared only with the steps that could come
-/// next. A message has each place of the tree at most once, because a key on the way that occurs
+/// The pointers form a tree, so that each key of a message is compared only with the steps that
+/// could come next. A message has each place of the tree at most once, because a key on the way that occurs
 /// twice makes it unreadable.
 #[derive(Clone, Debug)]
 pub struct JsonPointers {

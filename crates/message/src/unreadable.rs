@@ -129,8 +129,8 @@ pub enum Unreadable {
         /// The element's first byte.
         at: usize,
     },
-    /// An element of a path at another place, where Python's server would take it, too.
-    #[error("an element of a wanted path is at another place, at byte {at}")]
+    /// An element at a place where Python's server could take it for a wanted one.
+    #[error("an element is where some servers take it for a wanted one, at byte {at}")]
     ElementElsewhere {
         /// The element's first byte.
         at: usize,

@@ -3,9 +3,10 @@
 //! Only what a message needs is read: UTF-8, elements, attributes, text, comments, the five entities
 //! and numeric references. A path names the elements below the root, whose name does not matter.
 //!
-//! Python's server takes `methodName` and `value` wherever they are, whatever their prefix, and counts
-//! values without looking at `param`. So the elements that a path names must be where the path has
-//! them, once, and with one value each, in its siblings too.
+//! Python's server takes `methodName` and values wherever they are, whatever their prefix, and counts
+//! values without looking at `value` and `param`. So the elements that a path names must be where the
+//! path has them, once, and with one value each, in its siblings too. If a path ends with `value`, no
+//! element may be outside of the values but those of the path, the root and `methodName`.
 
 mod reader;
 mod text;
@@ -16,7 +17,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::json::{charset, text_of};
+use crate::json::{charset, check_mark};
 use crate::pointer::{POINTERS_MAX, PointersError, STEPS_MAX, folded};
 use crate::unreadable::Unreadable;
 use crate::xml::reader::XmlReader;
@@ -67,6 +68,11 @@ impl XmlPath {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// Whether the path ends with a value of XML-RPC.
+    pub(crate) fn leads_to_value(&self) -> bool {
+        self.steps.last().is_some_and(|step| &*step.name == "value")
     }
 }
 
@@ -156,7 +162,8 @@ impl XmlPaths {
     /// # Errors
     /// `Unreadable`, if the body is not valid XML, or if servers could find other texts.
     pub fn find<'b>(&self, body: &'b [u8]) -> Result<FoundTexts<'b>, Unreadable> {
-        let text = text_of(body)?;
+        check_mark(body)?;
+        let text = str::from_utf8(body).map_err(|_| charset(body, Unreadable::NotUtf8))?;
         let read = XmlReader::new(self, text).read();
         read.map_err(|unreadable| charset(body, unreadable))
     }

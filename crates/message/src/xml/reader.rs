@@ -408,6 +408,7 @@ impl<'p, 'b> XmlReader<'p, 'b> {
     fn follow_paths(&mut self, name: &str, at: usize) -> Result<(), Unreadable> {
         // The root is no step.
         let step_here = self.open.len().checked_sub(2);
+        let is_envelope = step_here.is_none_or(|step| step == 0 && name == "methodName");
         for (path, progress) in self.paths.0.iter().zip(&mut self.progress) {
             let expected = step_here.filter(|step| *step == progress.named);
             let expected = expected.and_then(|step| Some((step, path.steps.get(step)?)));
@@ -432,7 +433,9 @@ impl<'p, 'b> XmlReader<'p, 'b> {
                 }
                 // Inside a wanted element any name may occur.
                 _ if progress.named == path.steps.len() => {}
-                _ if path.steps.iter().any(|step| step.is_like(name)) => {
+                _ if path.steps.iter().any(|step| step.is_like(name))
+                    || path.leads_to_value() && !is_envelope =>
+                {
                     return Err(Unreadable::ElementElsewhere { at });
                 }
                 _ => {}

@@ -10,10 +10,81 @@ use std::thread;
 use serde_json::{Value, json};
 use tidegate_message::{JsonPointers, JsonValue, XmlPaths};
 
+use crate::mutations::{self, Dice};
+
+/// Mutated bodies that a parser reads in every test run, if the crate can read them.
+const BODIES: usize = 40_000;
+
+const XML_SEEDS: &[&str] = &[
+    "<?xml version='1.0'?>\n<methodCall><methodName>VM.start</methodName><params>\n<param><value><string>x</string>\
+        </value></param>\n<param><value>y</value></param></params></methodCall>",
+    "<methodCall><params><param><value>x</value></param></params><methodName>a&amp;b</methodName></methodCall>",
+    "<methodCall><methodName>a</methodName><params><param><value><struct><member><name>n</name><value>z</value>\
+        </member></struct></value></param></params></methodCall>",
+    "<methodCall><methodName>a</methodName></methodCall>",
+];
+const XML_PIECES: &[&str] = &[
+    "<",
+    ">",
+    "/",
+    "</",
+    "/>",
+    "&",
+    ";",
+    "'",
+    "\"",
+    " ",
+    "\n",
+    "\r",
+    "x",
+    "é",
+    "&lt;",
+    "&#x41;",
+    "&#0;",
+    "&nbsp;",
+    "<!--",
+    "-->",
+    "<!-- x -->",
+    "<![CDATA[",
+    "]]>",
+    "<![CDATA[x]]>",
+    "<?x y?>",
+    "<!DOCTYPE a>",
+    "\u{feff}",
+    "\u{1}",
+    "<methodName>b</methodName>",
+    "<p:methodName>c</p:methodName>",
+    "<MethodName>d</MethodName>",
+    "<methodName/>",
+    "<params>",
+    "</params>",
+    "<params/>",
+    "<param>",
+    "</param>",
+    "<param/>",
+    "<value>",
+    "</value>",
+    "<value/>",
+    "<value>v</value>",
+    "<param><value>w</value></param>",
+    "<string>",
+    "</string>",
+    "<string>s</string>",
+    "<nil/>",
+    "<array><data>",
+    "</data></array>",
+    "<struct>",
+    "</struct>",
+    "<x>",
+    "</x>",
+    "<x a='1'>",
+    "<p:value>q</p:value>",
+];
+
 /// Parsers whose results are in the table. A result is `false` if the parser refuses the body.
 const PARSERS: [&str; 6] = ["python", "node", "go", "go_stream", "jackson", "gson"];
 
-/// What a reader finds at the place of a row.
+/// The finding of a reader at the place of a row.
 #[derive(Clone, Debug, PartialEq)]
 enum Reading {
     /// The reader refuses the body, for this reason if it gives one.
@@ -186,6 +257,55 @@ fn python_reads_no_other_function() {
 fn node_reads_no_other_function() {
     let rows = rows().into_iter().filter(|row| row["kind"] == "json");
     if !check_with("node", "peer.js", &rows.collect::<Vec<_>>()) {
+        println!("there is no node");
+    }
+}
+
+/// Mutated bodies that the crate can read, as rows.
+fn readable(kind: &str, places: &[&str], seeds: &[&str], pieces: &[&str]) -> Vec<Value> {
+    let (mut dice, mut body, mut rows) = (Dice(3), Vec::new(), Vec::new());
+    for _ in 0..BODIES {
+        mutations::make(&mut body, seeds, pieces, &mut dice);
+        let place = places[dice.below(places.len())];
+        let Ok(text) = str::from_utf8(&body) else {
+            continue;
+        };
+        let row = json!({"about": text, "kind": kind, "place": place, "body": text});
+        if !matches!(own(&row), Reading::Refused(_)) {
+            rows.push(row);
+        }
+    }
+    println!("{} of {BODIES} bodies are readable", rows.len());
+    assert!(rows.len() > BODIES / 50, "the bodies are mutated too much");
+    rows
+}
+
+fn readable_json() -> Vec<Value> {
+    let places = [
+        "/method",
+        "/params/name",
+        "/params/0",
+        "/max_tokens",
+        "/a/b/c",
+    ];
+    readable("json", &places, mutations::SEEDS, mutations::PIECES)
+}
+
+#[test]
+fn python_reads_no_other_value_in_mutated_messages() {
+    let places = ["methodName", "params/param/0/value", "params/param/1/value"];
+    let xml = readable("xml", &places, XML_SEEDS, XML_PIECES);
+    for rows in [readable_json(), xml] {
+        assert!(
+            check_with("python3", "peer.py", &rows),
+            "there is no python3"
+        );
+    }
+}
+
+#[test]
+fn node_reads_no_other_value_in_mutated_messages() {
+    if !check_with("node", "peer.js", &readable_json()) {
         println!("there is no node");
     }
 }

@@ -15,7 +15,7 @@ const POINTERS: [&[&str]; 4] = [
     &["/usage/total_tokens"],
 ];
 
-const SEEDS: &[&str] = &[
+pub(crate) const SEEDS: &[&str] = &[
     r#"{"jsonrpc":"2.0","method":"VM.start","params":["OpaqueRef:1",true,null],"id":1}"#,
     r#"{ "method" : "tools/call" , "params" : { "name" : "search" , "arguments" : { "q" : [ ] } } }"#,
     r#"{"params":{"name":"a","Names":1},"id":null,"method":"b"}"#,
@@ -33,7 +33,7 @@ const SEEDS: &[&str] = &[
 ];
 
 /// Pieces that are put into a body.
-const PIECES: &[&str] = &[
+pub(crate) const PIECES: &[&str] = &[
     "{",
     "}",
     "[",
@@ -122,7 +122,7 @@ impl Dice {
     }
 
     /// A number below a bound.
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         let bound = u64::try_from(bound).expect("a bound fits");
         usize::try_from(self.next() % bound).expect("it is below a usize")
     }
@@ -132,18 +132,34 @@ impl Dice {
     }
 }
 
+/// Makes a body from a seed, changed at one to three places.
+pub(crate) fn make(body: &mut Vec<u8>, seeds: &[&str], pieces: &[&str], dice: &mut Dice) {
+    body.clear();
+    body.extend_from_slice(dice.pick(seeds).as_bytes());
+    for _ in 0..=dice.below(3) {
+        mutate(body, seeds, pieces, dice);
+    }
+}
+
 /// Changes a body at one place.
-fn mutate(body: &mut Vec<u8>, dice: &mut Dice) {
+fn mutate(body: &mut Vec<u8>, seeds: &[&str], pieces: &[&str], dice: &mut Dice) {
     let at = dice.below(body.len() + 1);
     let rest = body.len() - at;
     let span = at..at + dice.below(rest.min(24) + 1);
     match dice.below(10) {
-        0..=3 => {
-            let piece = dice.pick(PIECES).bytes();
+        0 | 1 => {
+            let piece = dice.pick(pieces).bytes();
             body.splice(at..at, piece);
         }
+        2 | 3 => {
+            // Between two tokens.
+            let ends = |byte: &u8| b">,:{}[]".contains(byte);
+            let token = body[at..].iter().position(ends);
+            let at = token.map_or(at, |token| at + token + 1);
+            body.splice(at..at, dice.pick(pieces).bytes());
+        }
         4 => {
-            body.splice(span, dice.pick(PIECES).bytes());
+            body.splice(span, dice.pick(pieces).bytes());
         }
         5 => {
             body.drain(span);
@@ -156,7 +172,7 @@ fn mutate(body: &mut Vec<u8>, dice: &mut Dice) {
         7 if rest > 0 => body[at] ^= 1 << dice.below(8),
         8 if rest > 0 => body[at] ^= 0x20,
         _ => {
-            let seed = dice.pick(SEEDS).bytes();
+            let seed = dice.pick(seeds).bytes();
             body.splice(at..at, seed);
         }
     }
@@ -168,11 +184,7 @@ fn compare(seed: u64, bodies: u64) -> u64 {
     let mut dice = Dice(seed);
     let (mut body, mut readable, mut findings) = (Vec::new(), 0, 0);
     for number in 0..bodies {
-        body.clear();
-        body.extend_from_slice(dice.pick(SEEDS).as_bytes());
-        for _ in 0..=dice.below(3) {
-            mutate(&mut body, &mut dice);
-        }
+        make(&mut body, SEEDS, PIECES, &mut dice);
         match sets[dice.below(sets.len())].compare(&body) {
             Ok(is_readable) => readable += u64::from(is_readable),
             Err(reason) => {

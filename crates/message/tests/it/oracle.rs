@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
     }
 }
 
-/// What remains of a pointer: its number, and the steps that are still to go.
+/// The rest of a pointer: its number, and the steps that are still to go.
 type Remainder<'p> = (usize, &'p [String]);
 
 /// Pointers that are looked for with both readers.

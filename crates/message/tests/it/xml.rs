@@ -119,6 +119,21 @@ fn an_element_of_a_path_is_where_the_path_has_it() {
         elsewhere(3),
     );
     check("<r><params/></r>", "params/param/0/value", None);
+    check(
+        "<r><methodName>x</methodName><params/></r>",
+        "params/param/0/value",
+        None,
+    );
+    check_unreadable(
+        "<r><string>x</string></r>",
+        "params/param/0/value",
+        elsewhere(3),
+    );
+    check_unreadable(
+        "<r><params><nil/></params></r>",
+        "params/param/0/value",
+        elsewhere(11),
+    );
     let missing = Unreadable::ElementMissing { at: 18 };
     check_unreadable(
         "<r><params><param></param></params></r>",

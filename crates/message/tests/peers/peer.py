@@ -34,7 +34,7 @@ def read_xml(body, place):
         return method
     number = int(place.split("/")[2])
     value = params[number] if number < len(params) else None
-    return str(value) if isinstance(value, (str, int)) else None
+    return value if isinstance(value, str) else str(value) if type(value) is int else None
 
 
 for line in sys.stdin:
