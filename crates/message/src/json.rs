@@ -9,11 +9,13 @@ mod text;
 use std::borrow::Cow;
 use std::ops::Range;
 
+use memchr::memchr;
+
 use crate::json::skip::{
     Misfit, skip_colon, skip_number, skip_space, skip_string, skip_value, skip_word,
 };
 use crate::json::text::decoded;
-use crate::pointer::{JsonPointers, PointerNode, folded};
+use crate::pointer::{JsonPointers, PointerEdge, PointerNode, folded};
 use crate::unreadable::{DEPTH_MAX, Unreadable};
 use crate::utf8::is_utf8;
 use crate::value::{FoundValues, JsonNumber, JsonValue};
@@ -25,7 +27,8 @@ pub fn is_batch(body: &[u8]) -> bool {
 }
 
 impl JsonPointers {
-    /// Finds the value at each place of a message.
+    /// Finds the value at each place of a message. Ask [`is_batch`] first: places in an array are
+    /// those of its elements' numbers.
     ///
     /// # Errors
     /// `Unreadable`, if the body is not valid JSON, or if parsers could find other values.
@@ -266,7 +269,7 @@ impl<'p, 'b> Walk<'p, 'b> {
     fn string(&self, span: Range<usize>) -> Result<Cow<'b, str>, Unreadable> {
         let at = span.start;
         let raw = self.text(span);
-        if !raw.contains('\\') {
+        if memchr(b'\\', raw.as_bytes()).is_none() {
             return Ok(Cow::Borrowed(raw));
         }
         let text = decoded(raw).ok_or(Unreadable::LoneSurrogate { at })?;
@@ -318,17 +321,19 @@ impl<'p, 'b> Walk<'p, 'b> {
     ) -> Result<Option<usize>, Unreadable> {
         let at = key.start;
         let raw = &self.body[key.clone()];
-        if raw.iter().any(|byte| *byte == b'\\' || !byte.is_ascii()) {
+        // Escapes may spell any key, and other letters may be like ASCII.
+        if memchr(b'\\', raw).is_some() || !raw.is_ascii() {
             let key = self.string(key)?;
             return self.next_place_by_folding(node, &key, at);
         }
-        let like = |wanted: &str| wanted.as_bytes().eq_ignore_ascii_case(raw);
-        let Some(edge) = node.edges.iter().find(|edge| like(&edge.folded)) else {
-            return Ok(None);
-        };
-        match edge.key.as_bytes() == raw {
-            true => self.arrive(edge.to, at).map(Some),
-            false => Err(Unreadable::KeyOtherCase { at }),
+        let mut edges = node.edges.iter();
+        if let Some(edge) = edges.find(|edge| edge.key.as_bytes() == raw) {
+            return self.arrive(edge.to, at).map(Some);
+        }
+        let like = |edge: &PointerEdge| edge.folded.as_bytes().eq_ignore_ascii_case(raw);
+        match node.edges.iter().any(like) {
+            true => Err(Unreadable::KeyOtherCase { at }),
+            false => Ok(None),
         }
     }
 

@@ -16,7 +16,7 @@ pub struct SseReader {
     line: Vec<u8>,
     /// The data of an event whose end has not come, with a line feed behind each line.
     event: Vec<u8>,
-    /// The event, or the line, has become too large.
+    /// The event has become too large.
     is_too_large: bool,
     /// The last byte was a carriage return, and a line feed may belong to it.
     after_return: bool,

@@ -90,6 +90,8 @@ fn keys_and_pointers_are_compared_without_their_escapes() {
     check(r#"{"m\u0065th\/o~d":1}"#, "/meth~1o~0d", "1");
     check(r#"{"\u00e9":1}"#, "/é", "1");
     check(r#"{"":{"":1}}"#, "//", "1");
+    check(r#"{"a\b":1}"#, r"/a\b", "absent");
+    check(r#"{"a\\b":1}"#, r"/a\b", "1");
 }
 
 #[test]

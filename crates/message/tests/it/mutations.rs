@@ -12,7 +12,7 @@ const POINTERS: [&[&str]; 4] = [
     &["/method", "/params/name", "/params/0"],
     &["/model", "/max_tokens", "/messages/0/role", ""],
     &["/a/b/c", "/a/b/d", "/a/0/1", "/a~1b", "/a//x"],
-    &["/usage/total_tokens"],
+    &["/usage/total_tokens", "/\\n", "/\\u0061"],
 ];
 
 pub(crate) const SEEDS: &[&str] = &[
@@ -72,6 +72,10 @@ pub(crate) const PIECES: &[&str] = &[
     "\"A\":",
     "\"b\":",
     "\"0\":",
+    "\"\\n\":",
+    "\"\\\\n\":",
+    "\"\\u0061\":",
+    "\"\\\\u0061\":",
     "\"\":",
     "\\u0000",
     "\\u00e9",

@@ -4,10 +4,10 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use serde::de::IgnoredAny;
-use tidegate_message::{JsonPointer, JsonPointers};
+use tidegate_message::{JsonPointer, JsonPointers, LastEvent, XmlPaths};
 
 /// Repetitions of each measurement.
-const ROUNDS: u32 = 20_000;
+const ROUNDS: u32 = 5000;
 
 fn pointers(texts: &[&str]) -> JsonPointers {
     let parsed = texts.iter().map(|text| text.parse::<JsonPointer>());
@@ -110,4 +110,45 @@ fn time_of_a_message() {
         r#"{"jsonrpc":"2.0","method":"VM.start","params":["OpaqueRef:1","x",true],"id":1}"#,
         &["/method", "/params/0"],
     );
+}
+
+#[test]
+#[ignore = "a measurement, for --release"]
+fn time_of_an_event() {
+    const EVENTS: u128 = 200;
+    let event = serde_json::json!({
+        "id": "chatcmpl-9fkQ2aXvT0", "object": "chat.completion.chunk", "created": 1_760_000_000,
+        "model": "gpt-4o", "usage": null, "choices": [
+            {"index": 0, "delta": {"content": " word"}, "logprobs": null, "finish_reason": null},
+        ],
+    });
+    let stream = format!("data: {event}\n\n").repeat(200) + "data: [DONE]\n\n";
+    let bytes = stream.len() / 200;
+    for chunk_bytes in [stream.len(), bytes, 100] {
+        let mut last = LastEvent::new("/usage/total_tokens".parse().expect("a pointer"), 4096);
+        let time = measure(|| {
+            let chunks = black_box(stream.as_bytes()).chunks(chunk_bytes);
+            chunks.for_each(|chunk| last.feed(chunk));
+        });
+        let time = time / EVENTS;
+        println!("event of {bytes} bytes in chunks of {chunk_bytes}: {time} ns");
+    }
+}
+
+#[test]
+#[ignore = "a measurement, for --release"]
+fn time_of_a_message_in_xml() {
+    let param = "<param><value><string>OpaqueRef:1b5e4c2d-90f6-4c8e</string></value></param>";
+    let paths = ["methodName", "params/param/0/value"].map(|path| path.parse().expect("a path"));
+    let paths = XmlPaths::new(paths).expect("a set");
+    for count in [2, 50] {
+        let params = param.repeat(count);
+        let body = format!(
+            "<?xml version='1.0'?>\n<methodCall><methodName>VM.start</methodName><params>{params}</params></methodCall>"
+        );
+        let time = measure(|| {
+            black_box(black_box(&paths).find(black_box(body.as_bytes()))).expect("readable");
+        });
+        println!("XML-RPC: {} bytes, {time} ns", body.len());
+    }
 }
