@@ -16,7 +16,14 @@ static READERS: LazyLock<[BothReaders; 3]> = LazyLock::new(|| {
     [
         BothReaders::new(&["/method", "/params/name", "/params/0"]),
         BothReaders::new(&["/model", "/max_tokens", "/messages/0/role", ""]),
-        BothReaders::new(&["/a/b/c", "/a/b/d", "/a/0/1", "/a~1b", "/a//x", "/usage/total_tokens"]),
+        BothReaders::new(&[
+            "/a/b/c",
+            "/a/b/d",
+            "/a/0/1",
+            "/a~1b",
+            "/a//x",
+            "/usage/total_tokens",
+        ]),
     ]
 });
 

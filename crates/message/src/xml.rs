@@ -120,9 +120,9 @@ impl fmt::Display for XmlPath {
 }
 
 impl XmlStep {
-    /// Whether some parser takes an element's name for the one of this step.
+    /// Whether some parser takes an element's name for the one of this step. Needs the name without
+    /// its prefix.
     pub(crate) fn is_like(&self, name: &str) -> bool {
-        let name = without_prefix(name);
         match name.is_ascii() {
             true => name.eq_ignore_ascii_case(&self.folded),
             false => folded(name).eq(self.folded.chars()),
@@ -130,7 +130,7 @@ impl XmlStep {
     }
 }
 
-fn without_prefix(name: &str) -> &str {
+pub(crate) fn without_prefix(name: &str) -> &str {
     name.rsplit_once(':').map_or(name, |(_, name)| name)
 }
 

@@ -5,7 +5,7 @@ use memchr::{memchr, memmem};
 use crate::pointer::{POINTERS_MAX, STEPS_MAX};
 use crate::unreadable::{DEPTH_MAX, Unreadable};
 use crate::xml::text::{check_characters, check_references, check_text, decoded, has_space_around};
-use crate::xml::{FoundTexts, XmlPaths, XmlText};
+use crate::xml::{FoundTexts, XmlPaths, XmlText, without_prefix};
 
 /// Types of XML-RPC whose element contains only text.
 const SIMPLE_TYPES: [&str; 8] = [
@@ -408,12 +408,13 @@ impl<'p, 'b> XmlReader<'p, 'b> {
     fn follow_paths(&mut self, name: &str, at: usize) -> Result<(), Unreadable> {
         // The root is no step.
         let step_here = self.open.len().checked_sub(2);
+        let local_name = without_prefix(name);
         let is_envelope = step_here.is_none_or(|step| step == 0 && name == "methodName");
         for (path, progress) in self.paths.0.iter().zip(&mut self.progress) {
             let expected = step_here.filter(|step| *step == progress.named);
             let expected = expected.and_then(|step| Some((step, path.steps.get(step)?)));
             match expected {
-                Some((number, step)) if step.is_like(name) => {
+                Some((number, step)) if step.is_like(local_name) => {
                     if *step.name != *name {
                         return Err(Unreadable::ElementOtherName { at });
                     }
@@ -433,7 +434,7 @@ impl<'p, 'b> XmlReader<'p, 'b> {
                 }
                 // Inside a wanted element any name may occur.
                 _ if progress.named == path.steps.len() => {}
-                _ if path.steps.iter().any(|step| step.is_like(name))
+                _ if path.steps.iter().any(|step| step.is_like(local_name))
                     || path.leads_to_value() && !is_envelope =>
                 {
                     return Err(Unreadable::ElementElsewhere { at });

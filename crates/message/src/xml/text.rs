@@ -6,6 +6,10 @@ use memchr::{memchr, memmem};
 
 /// Checks a text, and returns its first byte that XML does not allow.
 pub(super) fn check_text(text: &str) -> Result<(), usize> {
+    let is_plain = |byte: u8| byte >= b' ' && byte != b'&' && byte != b']';
+    if text.bytes().all(is_plain) {
+        return Ok(());
+    }
     check_characters(text)?;
     if let Some(at) = memmem::find(text.as_bytes(), b"]]>") {
         return Err(at);
