@@ -39,6 +39,7 @@ COPY crates/leases/Cargo.toml crates/leases/Cargo.toml
 COPY crates/ledger/Cargo.toml crates/ledger/Cargo.toml
 COPY crates/limits/Cargo.toml crates/limits/Cargo.toml
 COPY crates/mapping/Cargo.toml crates/mapping/Cargo.toml
+COPY crates/message/Cargo.toml crates/message/Cargo.toml
 COPY crates/quota/Cargo.toml crates/quota/Cargo.toml
 COPY crates/record/Cargo.toml crates/record/Cargo.toml
 COPY crates/replay/Cargo.toml crates/replay/Cargo.toml

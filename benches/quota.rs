@@ -208,6 +208,7 @@ impl<'a> Load<'a> {
                 claimed: Claimed {
                     caller: Caller::ANONYMOUS,
                     weight: Weight::ONE,
+                    cost: tidegate_limits::call::Cost::ONE,
                     tokens: Tokens::ONE,
                     bucket: None,
                     quotas: draws.then(|| Arc::clone(user)),

@@ -357,10 +357,10 @@ impl App {
             settings: config.protocol.clone(),
             ..Conversation::clone(&shared.conversation.get())
         });
-        shared
-            .pipeline
-            .classifier
-            .set(Classifier::new(&config.classify));
+        shared.pipeline.classifier.set(Classifier::after(
+            &config.classify,
+            &shared.pipeline.classifier.get(),
+        ));
         let limits = with_costs(&config.admit, &shared.callers);
         let at = shared.apply_limits(&limits);
         let journal = &shared.journal;

@@ -42,7 +42,7 @@ pub(crate) mod observe;
 pub mod pace;
 pub mod rate_limit;
 mod record;
-mod refusal;
+pub(crate) mod refusal;
 mod reply;
 mod request;
 pub mod sdk;

@@ -6,6 +6,7 @@
 
 pub mod class;
 mod exempt_routes;
+pub mod message;
 pub(crate) mod options;
 
 use std::borrow::Cow;
@@ -17,6 +18,8 @@ use http::Method;
 
 use self::class::{Classes, Clues};
 pub use self::exempt_routes::ExemptRoute;
+use self::message::{LearntNames, MessageReader, NamedCalls};
+
 pub use self::options::Route;
 use crate::call::sdk::{Function, FunctionKind, Path, RouteMatch, hides_a_slash};
 use crate::call::{
@@ -28,6 +31,9 @@ use crate::options::words;
 /// Longest path of which the readings are compared: so an odd one costs at most a fraction of a millisecond. A longer
 /// one that changes when it is read counts as odd.   bytes
 const COMPARED_PATH_BYTES_MAX: usize = 4096;
+
+/// A route whose message could not be read was refused with the config.
+const CHECKED: &str = "the config's check lets only places through that can be looked for";
 
 /// The label of every function that neither the table nor the config names.
 pub const OTHER: &str = "other";
@@ -90,6 +96,8 @@ pub struct Operation {
     pub kind: BackendKind,
     /// The fate of the call at the backend when its client leaves, if its route says so.
     pub on_client_left: Option<OnClientLeft>,
+    /// The names in its message, if its route reads them.
+    pub names: Option<Box<NamedCalls>>,
 }
 
 impl Operation {
@@ -157,6 +165,8 @@ pub struct Classifier {
     routes: Vec<OwnRoute>,
     /// The functions that metrics and logs distinguish, each name kept once.
     names: HashSet<Arc<str>>,
+    /// Functions that messages named.
+    learnt: LearntNames,
     /// The name for all the rest.
     other: Arc<str>,
     socket: Destination,
@@ -182,6 +192,7 @@ struct OwnRoute {
     segments: Vec<Box<str>>,
     function: Option<Arc<str>>,
     on_client_left: Option<OnClientLeft>,
+    message: Option<MessageReader>,
 }
 
 impl OwnRoute {
@@ -192,6 +203,9 @@ impl OwnRoute {
             segments: segments.map(Box::from).collect(),
             function: route.function.clone(),
             on_client_left: route.on_client_left,
+            message: route
+                .message()
+                .map(|it| MessageReader::new(&it).expect(CHECKED)),
         }
     }
 
@@ -217,6 +231,7 @@ impl Classifier {
             names: table
                 .chain(settings.functions.iter().chain(routed).cloned())
                 .collect(),
+            learnt: LearntNames::default(),
             other: Arc::from(OTHER),
             kind: settings.kind,
             socket: if_there(settings.has_socket, Destination::Socket),
@@ -224,6 +239,15 @@ impl Classifier {
             exempt: settings.exempt.iter().cloned().collect(),
             classes: Classes::new(settings.kind, &settings.classes),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// A classifier in the place of another one, with the names of functions that this has learnt.
+    #[must_use]
+    pub fn after(settings: &ClassifierSettings, before: &Self) -> Self {
+        Self {
+            learnt: before.learnt.clone(),
+            ..Self::new(settings)
         }
     }
 
@@ -311,6 +335,15 @@ impl Classifier {
         let changes = matches!(path, Cow::Owned(_));
         let is_odd = changes && self.is_odd(&call.head.method, written);
         let own = self.own_route(&call.head.method, &path);
+        if let Some((route, target)) = own
+            && let Some(message) = &route.message
+        {
+            let mut operation = self.named_by(message, call);
+            operation.is_odd = is_odd && self.odd_paths == OddPaths::Refuse;
+            operation.target = target.map(Box::from);
+            operation.on_client_left = route.on_client_left;
+            return (operation, !message.needs_body());
+        }
         let (routed, is_own) = match self.routed_by(own, &call.head.method, &path) {
             (RouteMatch::Unlimited, _) if changes || hides_a_slash(&path) => {
                 (RouteMatch::Other, false)
@@ -351,6 +384,22 @@ impl Classifier {
             ..operation
         };
         (operation, is_of_head)
+    }
+
+    /// The operation of a call whose message names its function.
+    fn named_by(&self, message: &MessageReader, call: &HttpCall) -> Operation {
+        let names = message.read(call);
+        let operation = self.operation(Some(names.function()), self.http);
+        let learnt = match operation.label == self.other {
+            true => self.learnt.learn(names.function()),
+            false => None,
+        };
+        Operation {
+            label: learnt.unwrap_or_else(|| Arc::clone(&operation.label)),
+            of_table: false,
+            names: Some(Box::new(names)),
+            ..operation
+        }
     }
 
     /// Whether a server may read this path as one that asks for something else than the path as written. Which of the
@@ -395,6 +444,8 @@ impl Classifier {
     ) -> (RouteMatch<'a>, bool) {
         match own {
             Some((own, target)) => match &own.function {
+                // The message names it, and another path would be another route.
+                None if own.message.is_some() => (RouteMatch::Function("", target), true),
                 Some(name) => (RouteMatch::Function(name, target), true),
                 None => (RouteMatch::Unlimited, false),
             },
@@ -409,7 +460,11 @@ impl Classifier {
             self.kind.takes_arrays_over_http() && head.method == Method::POST && head.path() == "/";
         let path = self.kind.path_as_read(head.path());
         let (routed, _) = self.routed(&head.method, &path);
-        is_array || matches!(routed, RouteMatch::ReadBody(..))
+        let own = self.own_route(&head.method, &path);
+        let names = own.and_then(|(route, _)| route.message.as_ref());
+        is_array
+            || matches!(routed, RouteMatch::ReadBody(..))
+            || names.is_some_and(MessageReader::needs_body)
     }
 
     fn operation(&self, name: Option<&str>, destination: Destination) -> Operation {
@@ -433,6 +488,7 @@ impl Classifier {
             of_table: self.kind.has_table(),
             kind: self.kind,
             on_client_left: None,
+            names: None,
         }
     }
 }

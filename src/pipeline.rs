@@ -71,6 +71,7 @@ impl Future for ServedRequest<'_> {
             record.refuse(&refusal);
             // That of this client, also if it shared the call of another one.
             refusal.call = Some(record.id());
+            refusal.refused_as = record.note(|facts| facts.rare().refused_as.clone());
             refusal
         });
         if self.dialect == Dialect::Http {
@@ -118,7 +119,12 @@ impl Serve for Pipeline {
         progress: &'a Progress,
     ) -> impl Future<Output = Result<Tunnel, Refusal>> + Send + 'a {
         let mut operation = self.classifier.get().tunnel(&origin);
-        let claim = self.claim(&origin.identity, &operation.function, operation.limited);
+        let claim = self.claim(
+            &origin.identity,
+            &operation.function,
+            &[],
+            operation.limited,
+        );
         let ask = ask(&operation, &origin, &claim, Waits::Client);
         let facts = facts(origin, Dialect::Tcp, &mut operation, claim);
         let record = Record::of(facts, Arc::clone(&self.observer));
@@ -156,16 +162,24 @@ impl Pipeline {
     ) -> (Arc<Record>, ClientState<'a>) {
         let mut operation = self.classifier.look(|it| it.classify(&request));
         let Request {
-            origin,
+            mut origin,
             mut message,
         } = request;
+        let mut named = operation.names.take().unwrap_or_default();
+        named.name_caller(&mut origin);
         let preference = self.preference(&mut message);
-        let claim = self.claim(&origin.identity, &operation.function, operation.limited);
+        let claim = self.claim(
+            &origin.identity,
+            &operation.function,
+            &named.batch,
+            operation.limited,
+        );
         let waits = match preference {
             Some(_) => Waits::NoClient,
             None => Waits::Client,
         };
         let mut ask = ask(&operation, &origin, &claim, waits);
+        ask.claimed.cost = named.cost();
         let (key, observer) = if self.coalescer.is_on() {
             self.read_or_write(&message, &operation)
         } else {
@@ -176,14 +190,11 @@ impl Pipeline {
             ask.target.clone_from(&operation.target);
         }
         let mut facts = facts(origin, message.dialect(), &mut operation, claim);
+        if named.refused_as.is_some() {
+            facts.rare_mut().refused_as = named.refused_as.take();
+        }
         if let Message::Http(call) = &message {
-            let trace = Trace::of(&call.head.headers);
-            facts.trace = trace.map(|trace| trace.id);
-            if let Some(parent) = trace.and_then(|trace| trace.sampled)
-                && observer.keeps_spans()
-            {
-                facts.rare_mut().parent = Some(parent);
-            }
+            note_trace(&call.head, &*observer, &mut facts);
         }
         facts.is_read = self.forwarder.retries_reads() && operation.is_read(&message);
         let record = Record::of(facts, observer);
@@ -191,7 +202,8 @@ impl Pipeline {
             call.body.count_into(&record);
             call.on_client_left = operation.on_client_left;
         }
-        let state = match (outgoing(message, &operation), key, preference) {
+        let outgoing = named.check().and_then(|()| outgoing(message, &operation));
+        let state = match (outgoing, key, preference) {
             (Ok(outgoing), None, None) => RunState::Asks(ask, outgoing),
             (Ok(outgoing), Some(key), None) => {
                 let record = Arc::clone(&record);
@@ -218,14 +230,20 @@ impl Pipeline {
         (record, state)
     }
 
-    /// Counts a call for its caller.
-    fn claim(&self, identity: &Arc<Identity>, function: &str, limited: bool) -> Claim {
+    /// Counts a call, or a batch of them, for its caller.
+    fn claim(
+        &self,
+        identity: &Arc<Identity>,
+        function: &str,
+        batch: &[Box<str>],
+        limited: bool,
+    ) -> Claim {
         let meets = match limited {
             true => Meets::Limits,
             false => Meets::NoLimits,
         };
         self.callers
-            .claim(self.clock.now(), identity, function, meets)
+            .claim_batch(self.clock.now(), identity, function, batch, meets)
     }
 
     /// Adds what is left of the rate limit that the call met, for the headers of its reply.
@@ -277,6 +295,18 @@ fn facts(origin: Origin, dialect: Dialect, operation: &mut Operation, claim: Cla
     facts.claim = Some(claim);
     facts.limited = operation.limited;
     facts
+}
+
+/// Notes the trace of a request, and the span of its client if that is kept.
+#[inline]
+fn note_trace(head: &Head, observer: &dyn Observe, facts: &mut Facts) {
+    let trace = Trace::of(&head.headers);
+    facts.trace = trace.map(|trace| trace.id);
+    if let Some(parent) = trace.and_then(|trace| trace.sampled)
+        && observer.keeps_spans()
+    {
+        facts.rare_mut().parent = Some(parent);
+    }
 }
 
 /// The content to send, in the form of its backend.

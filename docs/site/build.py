@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 INDEX = "docs/index.md"
 # Pages that list others, below the index.
-LISTS = ["docs/sharing.md", "docs/engineers.md", "docs/decisions/index.md"]
+LISTS = ["docs/sharing.md", "docs/services.md", "docs/engineers.md", "docs/decisions/index.md"]
 AT_THE_ROOT = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 FENCE = re.compile(r"^ *(```+|~~~+)", re.MULTILINE)
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate_handover::ForeignId;
-use tidegate_limits::call::{BucketId, QuotaKey};
+use tidegate_limits::call::{BucketId, Cost, QuotaKey};
 use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
 
 use crate::call::claim::{self, Settling};
@@ -59,6 +59,8 @@ pub struct Claimed {
     pub caller: Caller,
     /// The caller's turns for one turn of an ordinary caller.
     pub weight: Weight,
+    /// The draw from each window.
+    pub cost: Cost,
     /// The estimated cost.
     pub tokens: Tokens,
     /// The bucket that is charged.
@@ -78,6 +80,7 @@ impl Claimed {
         Self {
             caller: Caller(claim.caller.0),
             weight: claim.weight,
+            cost: Cost::ONE,
             tokens: claim::drawn(claim.cost),
             bucket: claim.charged.bucket(),
             quotas: claim.quotas.clone(),

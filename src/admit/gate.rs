@@ -334,6 +334,7 @@ impl GateState {
         let Claimed {
             caller,
             weight,
+            cost,
             tokens,
             bucket,
             quotas,
@@ -342,6 +343,7 @@ impl GateState {
         let replay = self.keeps_steps.then(|| {
             Box::new(ReplayFacts {
                 weight,
+                cost,
                 tokens,
                 bucket,
                 quotas: quotas.clone(),
@@ -354,6 +356,7 @@ impl GateState {
             .class(class)
             .caller(caller)
             .weight(weight)
+            .cost(cost)
             .tokens(tokens)
             .bucket(bucket)
             .quotas(quotas)

@@ -424,7 +424,8 @@ fn entries<'a>(
             };
             return wrong(cause.to_owned(), cure);
         }
-        let Some((name, number)) = entry.split_once(':') else {
+        // A name may have colons.
+        let Some((name, number)) = entry.rsplit_once(':') else {
             let is_number = trimmed.bytes().all(|byte| byte.is_ascii_digit());
             let lacks = if is_number { "name" } else { "number" };
             let cause = format!("{} has no {lacks}", quoted(trimmed));

@@ -112,6 +112,7 @@ impl AccessLine<'_> {
                 Outcome::Failed => "failed",
             }),
             weight: replay.map(|it| it.weight.get().into()),
+            cost: replay.map(|it| it.cost.get().into()),
             estimate: replay.map(|it| it.tokens.get()),
             bucket: replay.and_then(|it| it.bucket).map(|bucket| bucket.0),
             deadline_ns: replay.and_then(|it| it.deadline).map(Timestamp::as_nanos),

@@ -296,6 +296,12 @@ impl Head {
         target.split_once('?').map_or(target, |(path, _)| path)
     }
 
+    /// The query of the target, without the question mark.
+    #[must_use]
+    pub fn query(&self) -> Option<&str> {
+        self.target().split_once('?').map(|(_, query)| query)
+    }
+
     /// Writes it with this framing of the body, and the empty line.
     pub fn write(&self, framing: Framing, forwarded: Option<&ForwardedFields>, into: &mut Vec<u8>) {
         let target = self.target.of(&self.headers.bytes);

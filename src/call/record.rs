@@ -15,6 +15,7 @@ use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::scheduler::{Delays, Outcome, QuotaSpent};
 use tidegate_runtime::lock;
 
+use super::refusal::RefusedAs;
 use super::steps::{GateStep, ReplayFacts, StepKind};
 use super::{Claim, Destination, Dialect, Observe, Origin, Reason, Refusal, TraceId, Would};
 
@@ -116,6 +117,8 @@ pub struct RareFacts {
     pub parent: Option<NonZeroU64>,
     /// The wait of the clients of a shared call before another of them had its turn.
     pub earlier: Option<Delays>,
+    /// The form of a refusal, if the route of the call has one.
+    pub refused_as: Option<Box<RefusedAs>>,
     /// Interim replies of the backend that the client has not got.
     interim: Vec<u8>,
 }
@@ -128,6 +131,7 @@ static NOTHING: RareFacts = RareFacts {
     would: None,
     parent: None,
     earlier: None,
+    refused_as: None,
     interim: Vec::new(),
 };
 

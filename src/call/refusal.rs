@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use crate::options::words;
+
 /// Each reason once: its word, the code of its answer, its HTTP status.
 macro_rules! reasons {
     ($($(#[$about:meta])* $name:ident: $label:literal, $rc:literal, $status:ident;)*) => {
@@ -106,6 +108,35 @@ impl Reason {
     }
 }
 
+words! {
+    /// The form of a refusal, as clients of a protocol read errors.
+    #[derive(Default)]
+    pub enum RefusalForm {
+        /// Problem details (RFC 9457).
+        #[default]
+        Problem = "problem",
+        /// An error object of JSON-RPC 2.0.
+        JsonRpc = "jsonrpc",
+        /// A fault of XML-RPC.
+        XmlRpc = "xmlrpc",
+        /// A result of MCP for a call of a tool; otherwise an error object of JSON-RPC.
+        Mcp = "mcp",
+        /// An error of the HTTP interface of OpenAI.
+        OpenAi = "openai",
+    }
+}
+
+/// The form of a refusal, and what it repeats of the request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RefusedAs {
+    /// The form.
+    pub form: RefusalForm,
+    /// The id of the request, as JSON.
+    pub id: Option<Box<str>>,
+    /// Whether the request calls a tool of MCP.
+    pub is_tool_call: bool,
+}
+
 /// A refusal, or our answer for a backend that failed: a value, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -119,6 +150,8 @@ pub struct Refusal {
     pub detail: Cow<'static, str>,
     /// The id of the refused call's access line; `None` until the call is known.
     pub call: Option<u64>,
+    /// The form of the answer, if the route of the call has one.
+    pub refused_as: Option<Box<RefusedAs>>,
 }
 
 impl Refusal {
@@ -140,6 +173,7 @@ impl Refusal {
             retry_after: None,
             detail: detail.into(),
             call: None,
+            refused_as: None,
         }
     }
 }

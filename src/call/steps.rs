@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tidegate_limits::call::{BucketId, QuotaKey};
+use tidegate_limits::call::{BucketId, Cost, QuotaKey};
 use tidegate_limits::{Timestamp, Tokens, Weight};
 
 /// The event of a step.
@@ -16,6 +16,8 @@ pub type GateStep = tidegate_record::GateStep<Arc<str>>;
 pub struct ReplayFacts {
     /// The turns of the caller for one turn of an ordinary caller.
     pub weight: Weight,
+    /// The draw from each window.
+    pub cost: Cost,
     /// The draws of the call when it is admitted.
     pub tokens: Tokens,
     /// The bucket that the call is charged to.

@@ -29,12 +29,28 @@ impl Callers {
         function: &str,
         meets: Meets,
     ) -> Claim {
+        self.claim_batch(now, identity, function, &[], meets)
+    }
+
+    /// Says the same as [`claim`](Self::claim) of a message with several calls, whose costs add up. An empty batch is one call.
+    pub fn claim_batch(
+        &self,
+        now: Timestamp,
+        identity: &Arc<Identity>,
+        function: &str,
+        batch: &[Box<str>],
+        meets: Meets,
+    ) -> Claim {
         let state = &mut *self.lock();
         state.find(now, identity);
         let function_name = function;
         let function = state.functions.find(function_name);
         let cost = match meets {
-            Meets::Limits => state.cost_model.cost(function),
+            Meets::Limits if batch.is_empty() => state.cost_model.cost(function),
+            Meets::Limits => batch.iter().fold(TokenCount::ZERO, |sum, name| {
+                let cost = state.cost_model.cost(state.functions.find(name));
+                sum.saturating_add(cost)
+            }),
             Meets::NoLimits => TokenCount::ZERO,
         };
         let counted = state.count(now, identity, function, cost);

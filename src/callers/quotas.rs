@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tidegate_callers::FunctionId;
-use tidegate_limits::call::QuotaKey;
+use tidegate_limits::call::{ANY_FUNCTION, QuotaKey};
 
 use super::functions::FunctionNames;
 use super::settings::{QUOTAS_MAX, Quota, QuotaBy};
@@ -67,7 +67,9 @@ impl ConfiguredQuotas {
         }
         let is_met = |kept: &&ConfiguredQuota| match &kept.quota.by {
             QuotaBy::Total | QuotaBy::Function(None) => true,
-            QuotaBy::Function(Some(function)) => **function == *asking.function,
+            QuotaBy::Function(Some(function)) => {
+                **function == *asking.function || asking.function == ANY_FUNCTION
+            }
             QuotaBy::Caller | QuotaBy::User => !asking.is_exempt,
         };
         let met = || self.0.iter().filter(is_met);

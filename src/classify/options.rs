@@ -6,6 +6,10 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::OddPaths;
+use super::message::dialects::RpcDialect;
+use super::message::options::{source, sources};
+use super::message::{BatchUse, MessageSettings, NameSource, UnreadableUse};
+use crate::call::refusal::RefusalForm;
 use crate::call::sdk::Effort;
 use crate::call::{BackendKind, OnClientLeft};
 use crate::options::kind::{choice, flag, function, function_name, list, name, parsed, text};
@@ -33,6 +37,10 @@ options! {
         /// route is built in, and every call meets the limits unless a [[route]] says otherwise. Required
         /// with http below. With socket alone it is "zvm"; with tcp alone it has no effect.
         kind: Option<BackendKind> = choice().optional().line("\"zvm\"").first(4);
+
+        /// The protocol of a backend of kind "http" whose calls are named in their messages. Its routes
+        /// are built in, and tried after each [[route]]; see docs/how-to/rpc.md.
+        dialect: Option<RpcDialect> = choice().optional().example("\"xapi\"");
     }
 }
 
@@ -128,6 +136,61 @@ options! {
         /// What happens to a call of this route at the backend when its client leaves. The default is
         /// on_client_left of [backend].
         on_client_left: Option<OnClientLeft> = choice().optional().example("\"finish\"");
+
+        /// Where a message of this route has the name of its function: a place in a body of JSON
+        /// (a JSON pointer, RFC 6901) or of XML (elements below the root), a header, or a parameter of
+        /// the query. With if it counts only where another value has that text; of a list, the first that
+        /// applies counts.
+        function_from: Vec<NameSource> = sources().or(Vec::new()).example("{ json = \"/method\" }");
+
+        /// Where a message has the key of its caller, such as a session or an API key. Only its hash is
+        /// kept, as the user of the call.
+        caller_from: Option<NameSource> = source().optional().example("{ json = \"/params/0\" }");
+
+        /// The treatment of a JSON array of calls: "sum" draws what its calls draw, "refuse" refuses it.
+        batch: BatchUse = choice().or(BatchUse::Sum);
+
+        /// The treatment of a message whose function cannot be known for sure, because parsers read it
+        /// differently, or because it is larger than buffer_bytes: "all" lets it meet the limits of every
+        /// function, "refuse" refuses it.
+        unreadable: UnreadableUse = choice().or(UnreadableUse::All);
+
+        /// The form of refusals of this route. The default is that of kind.
+        refuse_as: Option<RefusalForm> = choice().optional().example("\"jsonrpc\"");
+    }
+}
+
+impl Route {
+    /// A route whose function is not in messages; without a function, its calls meet no limit.
+    #[must_use]
+    pub fn new(method: &str, path: &str, function: Option<&str>) -> Self {
+        Self {
+            method: method.into(),
+            path: path.into(),
+            function: function.map(Arc::from),
+            on_client_left: None,
+            function_from: Vec::new(),
+            caller_from: None,
+            batch: BatchUse::Sum,
+            unreadable: UnreadableUse::All,
+            refuse_as: None,
+        }
+    }
+
+    /// How the calls of the route are named in their messages; `None` if they are not.
+    #[must_use]
+    pub fn message(&self) -> Option<MessageSettings> {
+        let is_named = !self.function_from.is_empty();
+        (is_named || self.caller_from.is_some() || self.refuse_as.is_some()).then(|| {
+            MessageSettings {
+                function: self.function.clone(),
+                function_from: self.function_from.clone(),
+                caller_from: self.caller_from.clone(),
+                batch: self.batch,
+                unreadable: self.unreadable,
+                refuse_as: self.refuse_as,
+            }
+        })
     }
 }
 

@@ -7,12 +7,7 @@ fn classifier(function: &str) -> Classifier {
     Classifier::new(&ClassifierSettings {
         kind: BackendKind::Http,
         odd_paths: OddPaths::Refuse,
-        routes: vec![Route {
-            method: "GET".into(),
-            path: "/a".into(),
-            function: Some(function.into()),
-            on_client_left: None,
-        }],
+        routes: vec![Route::new("GET", "/a", Some(function))],
         functions: Vec::new(),
         has_socket: false,
         has_http: true,

@@ -45,6 +45,13 @@ impl Sections {
         limits.ledger_lost.mark.muted = windows_are_off;
         let backend = &self.backend;
         self.kind.kind.mark.muted = backend.http.value.is_none() && backend.socket.value.is_none();
+        for route in &mut self.routes {
+            let is_unnamed = route.function_from.value.is_empty();
+            route.function_from.mark.muted = is_unnamed;
+            let reads_nothing = is_unnamed && route.caller_from.value.is_none();
+            route.batch.mark.muted = reads_nothing;
+            route.unreadable.mark.muted = reads_nothing;
+        }
         for listener in self.listen.iter_mut().flatten() {
             let is_file = matches!(listener.listen.bind.value, Some(Bind::Unix(_)));
             listener.listen.unix_mode.mark.muted = !is_file;

@@ -12,11 +12,14 @@ use crate::admit::{AfterCrash, LedgerLost, PacedLimit};
 use crate::call::Bind;
 use crate::callers::rate_limit::options::{PaceSection, QuotaMode, QuotaSection};
 use crate::callers::settings::{Quota, QuotaBy, StaticRateLimit};
-use crate::classify::options::RouteSection;
-use crate::options::{LocatedKey, Setting};
+use crate::classify::Route;
+use crate::classify::message::dialects::RpcDialect;
+use crate::classify::options::{ROUTES_MAX, RouteSection};
+use crate::options::{ConfigReader, LocatedKey, Setting};
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use crate::{admit, callers, classify};
 
+use super::FORM;
 use super::sections::{Listen, Sections};
 use super::shared_limits;
 use super::{CertificateFile, Config};
@@ -77,12 +80,37 @@ impl Sections {
         listeners.chain(admin.said().map(|bind| (Bind::Tcp(*bind), &***admin)))
     }
 
+    /// The routes of the operator, and behind them those of the dialect.
+    fn every_route(&self) -> Vec<Route> {
+        let own = self.routes.iter().map(RouteSection::settings);
+        let dialect = self.kind.dialect.value;
+        own.chain(dialect.into_iter().flat_map(routes_of)).collect()
+    }
+
     /// The paces of callers, or all others.
     fn paces(&self, of_callers: bool) -> impl Iterator<Item = &PaceSection> {
         self.paces
             .iter()
             .filter(move |it| it.is_of_callers() == of_callers)
     }
+}
+
+/// The routes that a dialect has built in.
+pub(super) fn routes_of(dialect: RpcDialect) -> Vec<Route> {
+    let mut reading = ConfigReader::of(dialect.routes(), FORM);
+    let sections = reading
+        .root()
+        .sections("route", ROUTES_MAX)
+        .unwrap_or_default();
+    let routes = sections
+        .iter()
+        .map(|section| section.read::<RouteSection>().settings());
+    let routes = routes.collect();
+    debug_assert!(
+        reading.problems().is_empty(),
+        "the routes of a dialect are sound"
+    );
+    routes
 }
 
 /// Every file once, in the order of the sections.
@@ -124,7 +152,7 @@ fn classify(all: &Sections) -> classify::ClassifierSettings {
     classify::ClassifierSettings {
         kind: all.backend_kind(),
         odd_paths: all.paths.odd_paths.value,
-        routes: all.routes.iter().map(RouteSection::settings).collect(),
+        routes: all.every_route(),
         functions: all.functions().into_iter().map(Arc::from).collect(),
         has_socket: all.backend.socket.value.is_some(),
         has_http: all.backend.http.value.is_some(),

@@ -450,9 +450,9 @@ pub fn function_name(name: &str) -> Result<(), Mistake> {
         let cure = "write the name of a function before its number, such as \"guest_list:10\"";
         return Err(Mistake::new("a function's name is empty", cure));
     }
-    if !is_name(name) {
+    if name.len() > NAME_MAX || !is_plain(name, "_-./:") {
         let cause = format!("{} is not the name of a function", quoted(name));
-        let cure = "give up to 64 letters, digits, \"_\", \"-\" or \".\"";
+        let cure = "give up to 64 letters, digits, \"_\", \"-\", \".\", \"/\" or \":\"";
         return Err(Mistake::new(cause, cure));
     }
     Ok(())

@@ -47,7 +47,7 @@ impl Pipeline {
         record.refuse(&refusal);
         let second = record.sent_again();
         let identity = record.note(|facts| Arc::clone(&facts.origin.identity));
-        let claim = self.claim(&identity, &ask.function, ask.limited);
+        let claim = self.claim(&identity, &ask.function, &[], ask.limited);
         let claimed = Claimed::of(&claim);
         let ask = Ask { claimed, ..ask };
         second.note(|facts| facts.claim = Some(claim));

@@ -7,8 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::call::Refusal;
+use crate::call::refusal::{RefusalForm, RefusedAs};
 use crate::call::sdk::reply::{ErrorReply, MODULE_ID};
 
 /// The body of a refusal: one JSON object.
@@ -58,6 +60,122 @@ pub fn problem_json(refusal: &Refusal, status: StatusCode) -> Bytes {
     let json = serde_json::to_vec(&problem);
     json.expect("texts and numbers can always be written")
         .into()
+}
+
+/// The body of a refusal in the form of its route, its status and its type.
+#[must_use]
+pub fn in_form(refusal: &Refusal, status: StatusCode, refused_as: &RefusedAs) -> FormedRefusal {
+    // Clients of these protocols read errors in answers that have succeeded as HTTP.
+    let (status, body) = match refused_as.form {
+        RefusalForm::Problem => {
+            return FormedRefusal {
+                status,
+                body: problem_json(refusal, status),
+                kind: PROBLEM,
+            };
+        }
+        RefusalForm::XmlRpc => {
+            return FormedRefusal {
+                status: StatusCode::OK,
+                body: xml_rpc_fault(refusal, status).into(),
+                kind: "text/xml",
+            };
+        }
+        RefusalForm::OpenAi => (status, openai_error(refusal, status)),
+        RefusalForm::Mcp if refused_as.is_tool_call => {
+            let content = json!([{ "type": "text", "text": sentence(refusal) }]);
+            let result = json!({ "content": content, "isError": true });
+            (StatusCode::OK, json_rpc(refused_as, "result", &result))
+        }
+        RefusalForm::JsonRpc | RefusalForm::Mcp => {
+            let error = json_rpc_error(refusal);
+            (StatusCode::OK, json_rpc(refused_as, "error", &error))
+        }
+    };
+    FormedRefusal {
+        status,
+        body: body.into(),
+        kind: "application/json",
+    }
+}
+
+/// A refusal in the form of a protocol.
+#[derive(Debug)]
+pub struct FormedRefusal {
+    /// The status of HTTP.
+    pub status: StatusCode,
+    /// The body.
+    pub body: Bytes,
+    /// The type of the body.
+    pub kind: &'static str,
+}
+
+/// The type of problem details.
+pub const PROBLEM: &str = "application/problem+json";
+/// The code of JSON-RPC for a limit that is exceeded: in the range that servers choose from.
+const LIMIT_EXCEEDED: i32 = -32005;
+/// The codes of JSON-RPC for a bad request, and for a failure of the server.
+const INVALID_REQUEST: i32 = -32600;
+const INTERNAL_ERROR: i32 = -32603;
+
+/// A message of JSON-RPC 2.0 with the id of the request.
+fn json_rpc(refused_as: &RefusedAs, key: &str, value: &Value) -> String {
+    let id = refused_as.id.as_deref().unwrap_or("null");
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"{key}\":{value}}}")
+}
+
+fn json_rpc_error(refusal: &Refusal) -> Value {
+    let code = match refusal.reason.overall_rc() {
+        400 => INVALID_REQUEST,
+        500 => INTERNAL_ERROR,
+        _ => LIMIT_EXCEEDED,
+    };
+    let mut data = json!({ "reason": refusal.reason.label() });
+    if let Some(limit) = &refusal.limit {
+        data["limit"] = json!(&**limit);
+    }
+    if let Some(after) = refusal.retry_after {
+        data["retryAfterMs"] = json!(retry_after_seconds(after) * 1000);
+    }
+    if let Some(id) = refusal.call {
+        data["call"] = json!(call_id(id));
+    }
+    json!({ "code": code, "message": sentence(refusal), "data": data })
+}
+
+fn openai_error(refusal: &Refusal, status: StatusCode) -> String {
+    let kind = match status {
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        status if status.is_client_error() => "invalid_request_error",
+        _ => "server_error",
+    };
+    let error = json!({
+        "message": sentence(refusal),
+        "type": kind,
+        "param": null,
+        "code": refusal.reason.label(),
+    });
+    json!({ "error": error }).to_string()
+}
+
+fn xml_rpc_fault(refusal: &Refusal, status: StatusCode) -> String {
+    let code = status.as_u16();
+    let text = sentence(refusal);
+    let text = text
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;");
+    format!(
+        "<?xml version=\"1.0\"?>\n<methodResponse><fault><value><struct>\
+         <member><name>faultCode</name><value><int>{code}</int></value></member>\
+         <member><name>faultString</name><value><string>{text}</string></value></member>\
+         </struct></value></fault></methodResponse>\n"
+    )
+}
+
+/// The sentence for a person.
+fn sentence(refusal: &Refusal) -> String {
+    errmsg(refusal, refusal.retry_after.map(retry_after_seconds))
 }
 
 /// Whole seconds until it is worth coming back, rounded up and at least 1: the number for

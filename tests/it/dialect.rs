@@ -21,6 +21,7 @@ fn a_refusal_looks_as_python_would_write_it() {
         retry_after: Some(Duration::from_millis(2_001)),
         detail: "waited 60 s".into(),
         call: Some(0x2a),
+        refused_as: None,
     };
     assert_eq!(
         json_text(&refusal),
@@ -94,6 +95,7 @@ proptest! {
             retry_after: seconds.map(Duration::from_secs),
             detail: detail.clone().into(),
             call: None,
+            refused_as: None,
         };
         let json = json_text(&refusal);
         prop_assert!(json.bytes().all(|byte| matches!(byte, b' '..=b'~')));

@@ -270,9 +270,10 @@ fn a_dead_link_is_found_out() {
 }
 
 /// The index for users, and the pages that list others.
-const INDEXES: [&str; 4] = [
+const INDEXES: [&str; 5] = [
     "docs/index.md",
     "docs/sharing.md",
+    "docs/services.md",
     "docs/engineers.md",
     "docs/decisions/index.md",
 ];

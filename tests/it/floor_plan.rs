@@ -270,6 +270,7 @@ fn crates_depend_only_on_those_below_them() {
     );
     check("crates/replay", &["tidegate-limits"]);
     check("crates/handover", &[]);
+    check("crates/message", &[]);
 }
 
 /// The place of a module: the names from its crate's root down to it.

@@ -118,6 +118,7 @@ fn ended() -> Ended {
         outcome: Some(Outcome::Served),
         replay: Some(Box::new(ReplayFacts {
             weight: Weight::ONE,
+            cost: tidegate_limits::call::Cost::ONE,
             tokens: Tokens::new(2.5).expect("above zero"),
             bucket: Some(BucketId(1)),
             quotas: Some(
@@ -230,7 +231,7 @@ fn a_line_for_a_replay_has_these_fields_in_this_order() {
             r#"{"timestamp":"2023-11-14T22:13:20.123456Z","level":"INFO","target":"replay","schema":1,"#,
             r#""id":"0123456789abcdef","listener":"nova","client":"127.0.0.1","user":null,"dialect":"socket","function":"guest_get_info","#,
             r#""reason":null,"limit":"total","caller":"c7","rate_limit":"poller","started_us":1699999998888889,"limited":true,"#,
-            r#""arrived_ns":0,"backend":"socket","weight":1,"estimate":2.5,"bucket":1,"deadline_ns":60000000000,"draws":[["rate_limit:per_user","alice"],["rate_limit:all",""]],"#,
+            r#""arrived_ns":0,"backend":"socket","weight":1,"cost":1,"estimate":2.5,"bucket":1,"deadline_ns":60000000000,"draws":[["rate_limit:per_user","alice"],["rate_limit:all",""]],"#,
             r#""steps":[["asked",1000000,"user"],["postponed",1000000,2000000],["class",2500000,"polling"],"#,
             r#"["admitted",12345000],["sent",1234567000],["replied",1240000000],["served",1284667000,1.5]]}"#,
             "\n"

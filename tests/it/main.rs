@@ -91,6 +91,7 @@ mod real_clients;
 mod real_websocket;
 mod relay;
 mod restarts;
+mod rpc;
 mod runbook;
 #[allow(clippy::duplicate_mod, reason = "h1_inputs has it inside")]
 #[path = "../../crates/limits/tests/random/seeds.rs"]

@@ -165,12 +165,7 @@ fn a_call_without_its_backend_is_for_nowhere() {
 
 #[test]
 fn the_operators_routes_are_asked_first() {
-    let route = |method: &str, path: &str, function: Option<&str>| Route {
-        method: method.into(),
-        path: path.into(),
-        function: function.map(Arc::from),
-        on_client_left: None,
-    };
+    let route = Route::new;
     let settings = ClassifierSettings {
         routes: vec![
             route("GET", "/v3/servers/{id}", Some("show_server")),
@@ -236,12 +231,7 @@ fn a_body_too_large_to_read_is_missed_only_where_it_names_the_function() {
     assert!(!is_unread(&plain, "PUT", "/files"));
     assert!(!is_unread(&plain, "POST", "/nowhere"));
     let own = ClassifierSettings {
-        routes: vec![Route {
-            method: "POST".into(),
-            path: "/".into(),
-            function: None,
-            on_client_left: None,
-        }],
+        routes: vec![Route::new("POST", "/", None)],
         ..settings()
     };
     assert!(!is_unread(&own, "POST", "/"));
@@ -250,12 +240,7 @@ fn a_body_too_large_to_read_is_missed_only_where_it_names_the_function() {
 #[test]
 fn the_table_and_else_the_method_decides_what_is_a_write() {
     let own = ClassifierSettings {
-        routes: vec![Route {
-            method: "*".into(),
-            path: "/own/{userid}".into(),
-            function: Some("of_a_site".into()),
-            on_client_left: None,
-        }],
+        routes: vec![Route::new("*", "/own/{userid}", Some("of_a_site"))],
         ..settings()
     };
     let check = |message: Message, may_change: bool, guest: Option<&str>| {

@@ -329,6 +329,7 @@ pub(crate) fn asking(function: &str, destination: Destination, arrived: Timestam
         claimed: Claimed {
             caller: Caller::ANONYMOUS,
             weight: Weight::ONE,
+            cost: tidegate_limits::call::Cost::ONE,
             tokens: Tokens::ONE,
             bucket: None,
             quotas: None,

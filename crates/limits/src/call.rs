@@ -108,6 +108,9 @@ pub struct QuotaKey {
     pub key: Arc<str>,
 }
 
+/// The name of the function of a call that may be of any function: it meets the limits of each. No function has this name.
+pub const ANY_FUNCTION: &str = "*";
+
 /// A call as the scheduler sees it.
 ///
 /// ```

@@ -59,6 +59,7 @@ fields! {
     backend: Text, 0, "`socket`, `http` or `tcp`; `null` if the call never asked for a turn";
     outcome: Text, 1, "`served`, `overloaded` or `failed`: how the call ended at the backend; `null` if it was not sent";
     weight: Count, 0, "the caller's turns for one turn of an ordinary caller";
+    cost: Count, 1, "the draw from each window: 1, or the number of calls of a batch";
     estimate: Amount, 0, "the tokens that the call draws when it is admitted";
     bucket: Count, 0, "the number of the rate limit whose bucket the call was charged to when it asked";
     deadline_ns: Nanos, 0, "the last instant at which the call might leave the queue, when it asked; `null` without a bound";
@@ -69,6 +70,7 @@ fields! {
 /// The fields that are only in the line for a replay.
 const ONLY_REPLAY: u64 = Key::set(&[
     Key::weight,
+    Key::cost,
     Key::estimate,
     Key::bucket,
     Key::deadline_ns,

@@ -122,6 +122,7 @@ pub(super) fn ask(waiting: WaitingCall, clock: Clock) -> Ask {
         claimed: Claimed {
             caller: caller(&call),
             weight: Weight::new(call.weight).unwrap_or_default(),
+            cost: Cost::new(call.cost).unwrap_or(Cost::ONE),
             tokens: tokens(call.tokens),
             bucket: bucket(&call),
             quotas: quotas(&call),

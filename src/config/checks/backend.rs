@@ -9,6 +9,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use crate::call::{BackendKind, Bind};
+use crate::classify::message::MessageReader;
 use crate::forward::BackendAddress;
 use crate::forward::options::BackendTarget;
 use crate::options::Notes;
@@ -168,5 +169,44 @@ fn routes(all: &Sections, notes: &Notes) {
         let cure = "add http = \"http://127.0.0.1:8080\" and its kind, \"zvm\" or \"http\", to \
                     [backend]";
         notes.warn(&route.section, cause, cure);
+    }
+    messages(all, notes);
+}
+
+/// Routes whose calls are named in their messages, and the built-in ones.
+fn messages(all: &Sections, notes: &Notes) {
+    let dialect = &all.kind.dialect;
+    let is_http = all.kind.kind.meant() == Some(&Some(BackendKind::Http));
+    if dialect.said().is_some() && !is_http && all.kind.kind.sound {
+        let cause = "a dialect is of a backend of kind \"http\"";
+        notes.error(
+            dialect,
+            cause,
+            "write kind = \"http\", or leave the dialect out",
+        );
+    }
+    for route in &all.routes {
+        let is_named = route.function.value.is_some()
+            || !route.function_from.value.is_empty()
+            || !route.function_from.sound;
+        for mark in [
+            &route.caller_from.mark,
+            &route.batch.mark,
+            &route.unreadable.mark,
+            &route.refuse_as.mark,
+        ] {
+            if mark.given && !is_named {
+                let cause = format!("{} is for a route whose calls have a function", mark.name());
+                let cure = "add function_from = { json = \"/method\" }, or a function";
+                notes.error(mark, cause, cure);
+            }
+        }
+        let is_whole = route.method.said().is_some() && route.path.said().is_some();
+        let message = is_whole.then(|| route.settings().message()).flatten();
+        let readable = message.map(|it| MessageReader::new(&it));
+        if let Some(Err(error)) = readable {
+            let cure = "give at most 8 places of one form, and none inside another";
+            notes.error(&route.function_from, error.to_string(), cure);
+        }
     }
 }

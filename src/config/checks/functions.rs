@@ -29,7 +29,10 @@ impl<'a> KnownFunctions<'a> {
         // A kind that is missing or wrong is a mistake of its own.
         let given = &all.kind.kind;
         let is_certain = given.sound && (given.value.is_some() || all.backend.http.is_missing());
-        let is_known = !table.is_empty() && is_certain;
+        // Messages may name any function.
+        let of_messages = all.kind.dialect.value.is_some()
+            || (all.routes.iter()).any(|route| !route.function_from.value.is_empty());
+        let is_known = !table.is_empty() && is_certain && !of_messages;
         Self {
             names: is_known.then(|| built_in.iter().copied().chain(of_routes).collect()),
             kind,

@@ -17,7 +17,7 @@ const RATE_LIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 const LIMITER_CALLER: HeaderName = HeaderName::from_static("x-limiter-caller");
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+const PROBLEM: HeaderValue = HeaderValue::from_static(dialect::PROBLEM);
 
 /// Makes the answer to an HTTP client.
 #[must_use]
@@ -59,9 +59,16 @@ pub fn refused_with(
     refusal: &Refusal,
     kind: BackendKind,
 ) -> Response<ReplyBody> {
-    let mut response = match kind.has_errors_of_its_own() {
-        true => json(status, ReplyBody::whole(dialect::refusal_json(refusal))),
-        false => {
+    let mut response = match (&refusal.refused_as, kind.has_errors_of_its_own()) {
+        (Some(refused_as), _) => {
+            let formed = dialect::in_form(refusal, status, refused_as);
+            let mut response = json(formed.status, ReplyBody::whole(formed.body));
+            let kind = HeaderValue::from_static(formed.kind);
+            response.headers_mut().insert(header::CONTENT_TYPE, kind);
+            response
+        }
+        (None, true) => json(status, ReplyBody::whole(dialect::refusal_json(refusal))),
+        (None, false) => {
             let body = ReplyBody::whole(dialect::problem_json(refusal, status));
             let mut response = json(status, body);
             response.headers_mut().insert(header::CONTENT_TYPE, PROBLEM);

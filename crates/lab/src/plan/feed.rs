@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::HashMap;
-use tidegate_limits::call::{Backend, BucketId, QuotaKey};
+use tidegate_limits::call::{Backend, BucketId, Cost, QuotaKey};
 use tidegate_limits::scheduler::{Jitter, Refusal, RefusalReason};
 use tidegate_limits::{Call, Caller, Scheduler, Timestamp, Weight};
 use tidegate_replay::{Decision, Ranked, Replay};
@@ -482,6 +482,7 @@ pub(super) fn submitted(
         .class(setup.class(trace.names.get(kind.class)))
         .caller(Caller(kind.caller))
         .weight(Weight::new(kind.weight).unwrap_or(Weight::ONE))
+        .cost(Cost::new(kind.cost).unwrap_or(Cost::ONE))
         .tokens(kind.tokens())
         .bucket(bucket(kind.bucket))
         .quotas(quotas)

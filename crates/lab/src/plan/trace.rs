@@ -32,6 +32,7 @@ pub(super) struct CallProfile {
     pub(super) dialect: Name,
     pub(super) backend: u8,
     pub(super) weight: u32,
+    pub(super) cost: u32,
     /// The bits of its estimated cost.
     tokens: u64,
     pub(super) bucket: Option<u64>,
@@ -348,6 +349,7 @@ impl Trace {
             dialect: names.of(line.dialect.as_deref().unwrap_or_default()),
             backend: super::setup::backend(line.backend.as_deref()?)?,
             weight: u32::try_from(line.weight?).ok()?,
+            cost: u32::try_from(line.cost.unwrap_or(1)).ok()?,
             tokens: Tokens::new(line.estimate?).ok()?.get().to_bits(),
             bucket: line.bucket,
             rate_limit: line.rate_limit.as_deref().map(|label| names.of(label)),

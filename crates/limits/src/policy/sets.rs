@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 
 use super::rule::{LimitRule, Scope};
-use crate::call::{Backend, Class};
+use crate::call::{ANY_FUNCTION, Backend, Class};
 
 /// The index of a limit in its policy.
 pub(crate) type LimitId = u32;
@@ -16,12 +16,12 @@ pub(crate) type LimitId = u32;
 /// The number of a set of limits.
 pub(crate) type SetId = u32;
 
-/// The sets of limits: one for each function with a limit of its own and one for all other functions,
-/// times the same for backends, times the same for classes that a limit names.
+/// The sets of limits: one for each function with a limit of its own, one for all other functions and one for a call that
+/// may be of any function, times the same for backends, times the same for classes that a limit names.
 #[derive(Debug)]
 pub(crate) struct LimitSets {
     /// Functions with a limit of their own, in order of [`by_length`]. A function's number is its place in
-    /// here plus one.
+    /// here plus one. The last number is that of [`ANY_FUNCTION`].
     functions: Vec<Arc<str>>,
     /// Backends with a limit of their own, in order; likewise.
     backends: Vec<Backend>,
@@ -56,12 +56,16 @@ impl LimitSets {
         let first = |rule| first(rule).expect("it has its own scope") as LimitId;
         let peers = rules.iter().map(first).collect();
         let mut sets = Vec::new();
-        for function in others_and(&functions) {
+        let named = others_and(&functions).map(|function| match function {
+            Some(function) => FunctionSet::One(function),
+            None => FunctionSet::Other,
+        });
+        for function in named.chain([FunctionSet::Any]) {
             for backend in others_and(&backends) {
                 for class in others_and(&classes) {
                     let is_met = |rule: &LimitRule| match &rule.scope {
                         Scope::Every => true,
-                        Scope::Function(named) => function == Some(named),
+                        Scope::Function(named) => function.meets(named),
                         Scope::Backend(named) => backend == Some(named),
                         Scope::Class(named) => class == Some(named),
                         Scope::EveryBut(named) => class.is_none_or(|it| !named.contains(it)),
@@ -85,6 +89,8 @@ impl LimitSets {
         let number = |found: Result<usize, usize>| found.map_or(0, |index| index + 1);
         let function = if self.functions.is_empty() {
             0
+        } else if function == ANY_FUNCTION {
+            self.functions.len() + 1
         } else {
             let by_name = |other: &Arc<str>| by_length(other, function);
             number(self.functions.binary_search_by(by_name))
@@ -103,6 +109,26 @@ impl LimitSets {
     /// The first limit that the same calls meet: one name for all limits of a scope.
     pub(crate) fn first_peer(&self, limit: LimitId) -> LimitId {
         self.peers[limit as usize]
+    }
+}
+
+/// The functions of the calls that meet a set.
+#[derive(Clone, Copy)]
+enum FunctionSet<'a> {
+    /// Functions without a limit of their own.
+    Other,
+    One(&'a Arc<str>),
+    /// A call whose function is not known meets the limits of each.
+    Any,
+}
+
+impl FunctionSet<'_> {
+    fn meets(self, named: &Arc<str>) -> bool {
+        match self {
+            Self::Other => false,
+            Self::One(function) => function == named,
+            Self::Any => true,
+        }
     }
 }
 
@@ -180,7 +206,9 @@ mod tests {
         check("list", 0, &[0, 1, 3]);
         check("list", 1, &[0, 1, 2, 3]);
         check("create", 1, &[0, 2, 4]);
-        assert_eq!(sets.sets.len(), 6);
+        check(ANY_FUNCTION, 0, &[0, 1, 3, 4]);
+        check(ANY_FUNCTION, 1, &[0, 1, 2, 3, 4]);
+        assert_eq!(sets.sets.len(), 8);
         assert_eq!(vec![0; 0], **LimitSets::new(&[]).limits(0));
     }
 }

@@ -1,0 +1,478 @@
+//! Calls that are named in a message: the function, the caller and the id of an RPC call come from its body, a header or
+//! the query.
+//!
+//! A body whose function some parser may read differently is unreadable. Such a call may be of any function: it meets the
+//! limits of each, or is refused. So no client chooses its limits by its spelling.
+
+pub mod dialects;
+mod learnt;
+pub(crate) mod options;
+mod sources;
+
+use std::borrow::Cow;
+use std::hash::Hasher as _;
+use std::sync::Arc;
+
+use http::HeaderName;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use siphasher::sip128::{Hasher128 as _, SipHasher24};
+use tidegate_limits::call::{ANY_FUNCTION, Cost};
+use tidegate_message::{JsonPointers, JsonValue, Unreadable, XmlPaths, XmlText};
+
+pub use self::learnt::LearntNames;
+pub use self::sources::{BodyPlace, Condition, NamePlace, NameSource, PlacesError};
+use super::OTHER;
+use crate::call::refusal::{RefusalForm, RefusedAs};
+use crate::call::{Head, HttpCall, Identity, Origin, Reason, Refusal, RequestBody};
+use crate::options::kind::function_name;
+use crate::options::words;
+
+/// Most calls of a batch.
+pub const BATCH_MAX: usize = 1000;
+
+/// The prefix of the name of a caller that a message names.
+const CALLER: &str = "key:";
+
+/// The method of MCP whose refusals are results.
+const TOOL_CALL: &str = "tools/call";
+
+words! {
+    /// The treatment of a JSON array of calls.
+    pub enum BatchUse {
+        /// The array draws what its calls would draw together.
+        Sum = "sum",
+        /// The array is refused.
+        Refuse = "refuse",
+    }
+
+    /// The treatment of a message whose function cannot be known for sure.
+    pub enum UnreadableUse {
+        /// The message meets the limits of every function.
+        All = "all",
+        /// The message is refused.
+        Refuse = "refuse",
+    }
+}
+
+/// How the calls of a route are named in their messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageSettings {
+    /// The function of calls for which no source has a name.
+    pub function: Option<Arc<str>>,
+    /// The sources of the function: the first that applies.
+    pub function_from: Vec<NameSource>,
+    /// The source of the caller.
+    pub caller_from: Option<NameSource>,
+    /// The treatment of a batch.
+    pub batch: BatchUse,
+    /// The treatment of a message that is unreadable.
+    pub unreadable: UnreadableUse,
+    /// The form of refusals; `None` is that of the backend's kind.
+    pub refuse_as: Option<RefusalForm>,
+}
+
+/// [`MessageSettings`] prepared for reading.
+#[derive(Clone, Debug)]
+pub struct MessageReader {
+    /// The function of calls without a name.
+    function: Arc<str>,
+    functions: Vec<CompiledSource>,
+    caller: Option<CompiledSource>,
+    batch: BatchUse,
+    unreadable: UnreadableUse,
+    refuse_as: Option<RefusalForm>,
+    body: BodyReader,
+    /// The number of the value that is the id of the call.
+    id: Option<usize>,
+    /// The number of the value that says whether a tool is called.
+    method: Option<usize>,
+}
+
+/// A [`NameSource`] whose values in a body have numbers.
+#[derive(Clone, Debug)]
+struct CompiledSource {
+    place: CompiledPlace,
+    condition: Option<(usize, Box<str>)>,
+}
+
+#[derive(Clone, Debug)]
+enum CompiledPlace {
+    Body(usize),
+    Header(HeaderName),
+    Query(Box<str>),
+}
+
+/// The reader of the values in a body.
+#[derive(Clone, Debug)]
+enum BodyReader {
+    /// No value is in the body.
+    None,
+    Json(JsonPointers),
+    Xml(XmlPaths),
+}
+
+/// The names in a message.
+#[derive(Debug, Default)]
+struct MessageNames {
+    /// The function of each call of the message; one, unless the message is a batch.
+    functions: Vec<Box<str>>,
+    /// The caller, hashed.
+    caller: Option<Arc<str>>,
+    /// The form of a refusal.
+    refused_as: Option<Box<RefusedAs>>,
+    /// Why the message must be refused.
+    refused: Option<Box<str>>,
+}
+
+/// The names in a message, for the stages behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedCalls {
+    /// The function whose limits the message meets.
+    function: Box<str>,
+    /// The functions of a batch; empty for one call.
+    pub batch: Vec<Box<str>>,
+    /// The name of the caller, if the message has it.
+    pub caller: Option<Arc<str>>,
+    /// The form of a refusal.
+    pub refused_as: Option<Box<RefusedAs>>,
+    /// Why the message must be refused.
+    pub refused: Option<Box<str>>,
+}
+
+impl NamedCalls {
+    /// A batch of different functions meets the limits of each.
+    fn of(names: MessageNames) -> Self {
+        let MessageNames {
+            functions,
+            caller,
+            refused_as,
+            refused,
+        } = names;
+        let first = functions.first();
+        let is_one = functions.iter().all(|it| Some(it) == first);
+        let function = first.filter(|_| is_one);
+        Self {
+            function: function.map_or(ANY_FUNCTION.into(), Box::clone),
+            batch: if functions.len() > 1 {
+                functions
+            } else {
+                Vec::new()
+            },
+            caller,
+            refused_as,
+            refused,
+        }
+    }
+
+    /// The function whose limits the message meets.
+    #[must_use]
+    pub fn function(&self) -> &str {
+        &self.function
+    }
+
+    /// Makes the caller that the message names that of the call.
+    pub fn name_caller(&mut self, origin: &mut Origin) {
+        if let Some(user) = self.caller.take() {
+            origin.identity = Arc::new(Identity {
+                user: Some(user),
+                ..Identity::clone(&origin.identity)
+            });
+        }
+    }
+
+    /// Checks that the message may be sent.
+    ///
+    /// # Errors
+    /// If its route refuses it.
+    pub fn check(&mut self) -> Result<(), Refusal> {
+        match self.refused.take() {
+            Some(why) => Err(Refusal::new(Reason::BadRequest, String::from(why))),
+            None => Ok(()),
+        }
+    }
+
+    /// How much of its windows the message draws: 1 for each call.
+    #[must_use]
+    pub fn cost(&self) -> Cost {
+        let calls = u32::try_from(self.batch.len().max(1)).unwrap_or(u32::MAX);
+        Cost::new(calls).unwrap_or(Cost::ONE)
+    }
+}
+
+/// A value that was found in a body.
+#[derive(Clone, Debug)]
+enum Found<'b> {
+    Text(Cow<'b, str>),
+    Number(&'b str),
+    /// A value that names nothing.
+    Other,
+}
+
+impl MessageReader {
+    /// A reader for these settings.
+    ///
+    /// # Errors
+    /// If the places cannot be looked for together.
+    pub fn new(settings: &MessageSettings) -> Result<Self, PlacesError> {
+        let mut places = Vec::new();
+        let functions = settings.function_from.iter();
+        let functions = functions.map(|it| compile(it, &mut places)).collect();
+        let caller = settings.caller_from.as_ref();
+        let caller = caller.map(|it| compile(it, &mut places));
+        let form = settings.refuse_as;
+        let pointer = |text: &str| BodyPlace::Json(text.parse().expect("it is a pointer"));
+        let has_id = matches!(form, Some(RefusalForm::JsonRpc | RefusalForm::Mcp));
+        let id = has_id.then(|| number_of(&pointer("/id"), &mut places));
+        let is_mcp = form == Some(RefusalForm::Mcp);
+        let method = is_mcp.then(|| number_of(&pointer("/method"), &mut places));
+        Ok(Self {
+            function: settings.function.clone().unwrap_or_else(|| OTHER.into()),
+            functions,
+            caller,
+            batch: settings.batch,
+            unreadable: settings.unreadable,
+            refuse_as: form,
+            body: BodyReader::new(places)?,
+            id,
+            method,
+        })
+    }
+
+    /// Whether the body of a request has some of the names.
+    pub(super) fn needs_body(&self) -> bool {
+        !matches!(self.body, BodyReader::None)
+    }
+
+    /// The names in a request.
+    pub(super) fn read(&self, call: &HttpCall) -> NamedCalls {
+        let mut names = MessageNames::default();
+        if let Err(why) = self.read_names(call, &mut names) {
+            names.functions = vec![ANY_FUNCTION.into()];
+            if self.unreadable == UnreadableUse::Refuse {
+                names.refused =
+                    Some(format!("the function of the call cannot be read: {why}").into());
+            }
+        }
+        if let Some(form) = self.refuse_as {
+            names.refused_as.get_or_insert_default().form = form;
+        }
+        NamedCalls::of(names)
+    }
+
+    fn read_names(&self, call: &HttpCall, names: &mut MessageNames) -> Result<(), String> {
+        let head = &call.head;
+        let body = match (&self.body, &call.body) {
+            (BodyReader::None, _) => {
+                return self.take(head, &[], names);
+            }
+            (_, RequestBody::Whole(body)) => body,
+            (_, RequestBody::Streamed { .. }) => {
+                return Err("the body is larger than buffer_bytes".to_owned());
+            }
+        };
+        check_encoding(head)?;
+        let wrong = |unreadable: Unreadable| unreadable.to_string();
+        match &self.body {
+            BodyReader::None => {}
+            BodyReader::Xml(paths) => {
+                let found = paths.find(body).map_err(wrong)?;
+                let values: Vec<_> = found.iter().map(|text| text.map(Found::of_xml)).collect();
+                self.take(head, &values, names)?;
+            }
+            BodyReader::Json(pointers) if tidegate_message::is_batch(body) => {
+                if self.batch == BatchUse::Refuse {
+                    let why = "an array of calls is refused here: send each call by itself";
+                    names.refused = Some(why.into());
+                    names.functions = vec![ANY_FUNCTION.into()];
+                    return Ok(());
+                }
+                let mut taken = Ok(());
+                let each = |found: tidegate_message::FoundValues<'_>| {
+                    let values: Vec<_> = found.iter().map(|it| it.map(Found::of_json)).collect();
+                    let this = self.take(head, &values, names);
+                    if taken.is_ok() {
+                        taken = this;
+                    }
+                };
+                pointers.find_each(body, BATCH_MAX, each).map_err(wrong)?;
+                taken?;
+                // Each of the calls has an id of its own.
+                names.refused_as = None;
+            }
+            BodyReader::Json(pointers) => {
+                let found = pointers.find(body).map_err(wrong)?;
+                let values: Vec<_> = found.iter().map(|it| it.map(Found::of_json)).collect();
+                self.take(head, &values, names)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the names of one call from the values in its body.
+    fn take(
+        &self,
+        head: &Head,
+        values: &[Option<Found<'_>>],
+        names: &mut MessageNames,
+    ) -> Result<(), String> {
+        let mut sources = self.functions.iter();
+        let name = match sources.find(|source| source.applies(values)) {
+            Some(source) => source.name(head, values)?,
+            None => None,
+        };
+        // A name that no config can have is one of all the others.
+        let name = name.filter(|name| function_name(name).is_ok());
+        names
+            .functions
+            .push(name.as_deref().unwrap_or(&self.function).into());
+        if let Some(caller) = &self.caller
+            && names.caller.is_none()
+        {
+            names.caller = caller.name(head, values)?.map(|key| hashed(&key));
+        }
+        let value = |number: Option<usize>| values.get(number?)?.as_ref();
+        if let Some(id) = value(self.id) {
+            names.refused_as = Some(Box::new(RefusedAs {
+                id: id.as_json(),
+                is_tool_call: value(self.method).is_some_and(|method| method.is(TOOL_CALL)),
+                ..RefusedAs::default()
+            }));
+        }
+        Ok(())
+    }
+}
+
+/// Gives the values of a source their numbers.
+fn compile(source: &NameSource, places: &mut Vec<BodyPlace>) -> CompiledSource {
+    let condition = source.condition.as_ref();
+    CompiledSource {
+        place: match &source.place {
+            NamePlace::Body(place) => CompiledPlace::Body(number_of(place, places)),
+            NamePlace::Header(name) => CompiledPlace::Header(name.clone()),
+            NamePlace::Query(name) => CompiledPlace::Query(name.clone()),
+        },
+        condition: condition.map(|it| (number_of(&it.place, places), it.is.clone())),
+    }
+}
+
+fn number_of(place: &BodyPlace, places: &mut Vec<BodyPlace>) -> usize {
+    let known = places.iter().position(|it| it == place);
+    known.unwrap_or_else(|| {
+        places.push(place.clone());
+        places.len() - 1
+    })
+}
+
+impl CompiledSource {
+    fn applies(&self, values: &[Option<Found<'_>>]) -> bool {
+        self.condition.as_ref().is_none_or(|(number, wanted)| {
+            let found = values.get(*number).and_then(Option::as_ref);
+            found.is_some_and(|found| found.is(wanted))
+        })
+    }
+
+    fn name<'a>(
+        &'a self,
+        head: &'a Head,
+        values: &'a [Option<Found<'a>>],
+    ) -> Result<Option<Cow<'a, str>>, String> {
+        match &self.place {
+            CompiledPlace::Body(number) => Ok(match values.get(*number).and_then(Option::as_ref) {
+                Some(Found::Text(text)) => Some(Cow::Borrowed(&**text)),
+                Some(Found::Number(_) | Found::Other) | None => None,
+            }),
+            CompiledPlace::Header(name) => {
+                let value = head.headers.only(name.as_str());
+                let value = value.map_err(|_| format!("the header {name} is there twice"))?;
+                Ok(value.map(String::from_utf8_lossy))
+            }
+            CompiledPlace::Query(name) => {
+                let query = head.query().unwrap_or_default();
+                Ok(sources::in_query(query, name)?)
+            }
+        }
+    }
+}
+
+impl BodyReader {
+    fn new(places: Vec<BodyPlace>) -> Result<Self, PlacesError> {
+        let (mut pointers, mut paths) = (Vec::new(), Vec::new());
+        for place in places {
+            match place {
+                BodyPlace::Json(pointer) => pointers.push(pointer),
+                BodyPlace::Xml(path) => paths.push(path),
+            }
+        }
+        match (pointers.is_empty(), paths.is_empty()) {
+            (true, true) => Ok(Self::None),
+            (false, true) => Ok(Self::Json(JsonPointers::new(pointers)?)),
+            (true, false) => Ok(Self::Xml(XmlPaths::new(paths)?)),
+            (false, false) => Err(PlacesError::TwoForms),
+        }
+    }
+}
+
+impl<'b> Found<'b> {
+    fn of_json(value: &JsonValue<'b>) -> Self {
+        match value {
+            JsonValue::String(text) => Self::Text(text.clone()),
+            JsonValue::Number(number) => Self::Number(number.as_str()),
+            JsonValue::Null | JsonValue::Bool(_) | JsonValue::Array | JsonValue::Object => {
+                Self::Other
+            }
+        }
+    }
+
+    fn of_xml(text: &XmlText<'b>) -> Self {
+        match text {
+            XmlText::Text(text) => Self::Text(text.clone()),
+            XmlText::Nested => Self::Other,
+        }
+    }
+
+    fn is(&self, text: &str) -> bool {
+        matches!(self, Self::Text(found) if found == text)
+    }
+
+    /// The value as JSON, if it can be an id.
+    fn as_json(&self) -> Option<Box<str>> {
+        match self {
+            Self::Text(text) => serde_json::to_string(text).ok().map(Into::into),
+            Self::Number(number) => Some((*number).into()),
+            Self::Other => None,
+        }
+    }
+}
+
+/// Checks that a body is text as it stands.
+fn check_encoding(head: &Head) -> Result<(), String> {
+    let unclear = || "its encoding is given twice".to_owned();
+    let encoding = head.headers.only(CONTENT_ENCODING.as_str());
+    if encoding
+        .map_err(|_| unclear())?
+        .is_some_and(|it| !it.eq_ignore_ascii_case(b"identity"))
+    {
+        return Err("it has a Content-Encoding".to_owned());
+    }
+    let kind = head.headers.only(CONTENT_TYPE.as_str());
+    let kind = kind
+        .map_err(|_| unclear())?
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    let kind = String::from_utf8_lossy(&kind);
+    let charset = kind
+        .split(';')
+        .skip(1)
+        .find_map(|it| it.trim().strip_prefix("charset="));
+    match charset.map(|it| it.trim_matches('"')) {
+        None | Some("utf-8" | "utf8" | "us-ascii") => Ok(()),
+        Some(_) => Err("its charset is not UTF-8".to_owned()),
+    }
+}
+
+/// The name of a caller whose key a message has. The key may be a secret, so only its hash is kept.
+fn hashed(key: &str) -> Arc<str> {
+    let mut hasher = SipHasher24::new();
+    hasher.write(key.as_bytes());
+    format!("{CALLER}{:016x}", hasher.finish128().h1).into()
+}
