@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test test-tools laws nextest check docs site manifests deny advisories loom mutants peers clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers fuzz \
+.PHONY: run test test-tools laws nextest check docs site manifests deny advisories loom mutants peers rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers fuzz \
   packages packages-twice packages-tools try-packages try-here s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -23,7 +23,7 @@ test: test-tools nextest
 	@if [ -s $(NOT_RUN) ]; then sort -u $(NOT_RUN); fi
 
 # What the tests need, besides Rust.
-test-tools: peers clients stores promtool faults-tools valgrind browser site
+test-tools: peers rpc-clients clients stores promtool faults-tools valgrind browser site
 
 # Every law, model and oracle with all of its seeds; `make test` has one seed in ten. SEEDS=10 has ten times as many.
 SEEDS ?= 1
@@ -109,6 +109,10 @@ mutants:
 # The real z/VM SDK server and clients, in .venv-peers.
 peers:
 	sh tests/peers/setup.sh .venv-peers
+
+# Real clients of RPC services, in .venv-rpc.
+rpc-clients:
+	sh tests/peers/rpc/setup.sh
 
 # curl, Node.js and Java, as clients of HTTP. Go is tried where there is one.
 clients:

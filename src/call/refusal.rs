@@ -123,6 +123,8 @@ words! {
         Mcp = "mcp",
         /// An error of the HTTP interface of OpenAI.
         OpenAi = "openai",
+        /// A failure of XAPI, in JSON-RPC or XML-RPC as the request.
+        Xapi = "xapi",
     }
 }
 
@@ -133,8 +135,22 @@ pub struct RefusedAs {
     pub form: RefusalForm,
     /// The id of the request, as JSON.
     pub id: Option<Box<str>>,
-    /// Whether the request calls a tool of MCP.
-    pub is_tool_call: bool,
+    /// The kind of the request, where answers differ.
+    pub asked: AskedAs,
+}
+
+/// The kind of a request, as far as the form of its refusal depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AskedAs {
+    /// JSON-RPC 2.0, or what has one form.
+    #[default]
+    Usual,
+    /// JSON-RPC without a version, which is 1.0.
+    JsonRpc1,
+    /// XML-RPC.
+    Xml,
+    /// A call of a tool of MCP.
+    ToolCall,
 }
 
 /// A refusal, or our answer for a backend that failed: a value, not an error.

@@ -22,7 +22,7 @@ use tidegate_message::{JsonPointers, JsonValue, Unreadable, XmlPaths, XmlText};
 pub use self::learnt::LearntNames;
 pub use self::sources::{BodyPlace, Condition, NamePlace, NameSource, PlacesError};
 use super::OTHER;
-use crate::call::refusal::{RefusalForm, RefusedAs};
+use crate::call::refusal::{AskedAs, RefusalForm, RefusedAs};
 use crate::call::{Head, HttpCall, Identity, Origin, Reason, Refusal, RequestBody};
 use crate::options::kind::function_name;
 use crate::options::words;
@@ -84,8 +84,8 @@ pub struct MessageReader {
     body: BodyReader,
     /// The number of the value that is the id of the call.
     id: Option<usize>,
-    /// The number of the value that says whether a tool is called.
-    method: Option<usize>,
+    /// The number of the value that says how the call is asked.
+    asked: Option<usize>,
 }
 
 /// A [`NameSource`] whose values in a body have numbers.
@@ -220,11 +220,20 @@ impl MessageReader {
         let caller = settings.caller_from.as_ref();
         let caller = caller.map(|it| compile(it, &mut places));
         let form = settings.refuse_as;
+        let reads_xml = places.iter().any(|it| matches!(it, BodyPlace::Xml(_)));
         let pointer = |text: &str| BodyPlace::Json(text.parse().expect("it is a pointer"));
-        let has_id = matches!(form, Some(RefusalForm::JsonRpc | RefusalForm::Mcp));
+        let has_id = matches!(
+            form,
+            Some(RefusalForm::JsonRpc | RefusalForm::Mcp | RefusalForm::Xapi)
+        ) && !reads_xml;
         let id = has_id.then(|| number_of(&pointer("/id"), &mut places));
-        let is_mcp = form == Some(RefusalForm::Mcp);
-        let method = is_mcp.then(|| number_of(&pointer("/method"), &mut places));
+        let asked = match form {
+            Some(RefusalForm::Mcp) => Some("/method"),
+            Some(RefusalForm::Xapi) => Some("/jsonrpc"),
+            _ => None,
+        };
+        let asked = asked.filter(|_| has_id);
+        let asked = asked.map(|it| number_of(&pointer(it), &mut places));
         Ok(Self {
             function: settings.function.clone().unwrap_or_else(|| OTHER.into()),
             functions,
@@ -234,7 +243,7 @@ impl MessageReader {
             refuse_as: form,
             body: BodyReader::new(places)?,
             id,
-            method,
+            asked,
         })
     }
 
@@ -254,7 +263,11 @@ impl MessageReader {
             }
         }
         if let Some(form) = self.refuse_as {
-            names.refused_as.get_or_insert_default().form = form;
+            let refused_as = names.refused_as.get_or_insert_default();
+            refused_as.form = form;
+            if matches!(self.body, BodyReader::Xml(_)) {
+                refused_as.asked = AskedAs::Xml;
+            }
         }
         NamedCalls::of(names)
     }
@@ -334,11 +347,22 @@ impl MessageReader {
         if let Some(id) = value(self.id) {
             names.refused_as = Some(Box::new(RefusedAs {
                 id: id.as_json(),
-                is_tool_call: value(self.method).is_some_and(|method| method.is(TOOL_CALL)),
+                asked: self.asked_as(value(self.asked)),
                 ..RefusedAs::default()
             }));
         }
         Ok(())
+    }
+}
+
+impl MessageReader {
+    fn asked_as(&self, value: Option<&Found<'_>>) -> AskedAs {
+        let is = |text: &str| value.is_some_and(|value| value.is(text));
+        match self.refuse_as {
+            Some(RefusalForm::Mcp) if is(TOOL_CALL) => AskedAs::ToolCall,
+            Some(RefusalForm::Xapi) if !is("2.0") => AskedAs::JsonRpc1,
+            _ => AskedAs::Usual,
+        }
     }
 }
 

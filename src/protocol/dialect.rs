@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::call::Refusal;
-use crate::call::refusal::{RefusalForm, RefusedAs};
+use crate::call::refusal::{AskedAs, RefusalForm, RefusedAs};
 use crate::call::sdk::reply::{ErrorReply, MODULE_ID};
 
 /// The body of a refusal: one JSON object.
@@ -74,17 +74,20 @@ pub fn in_form(refusal: &Refusal, status: StatusCode, refused_as: &RefusedAs) ->
                 kind: PROBLEM,
             };
         }
-        RefusalForm::XmlRpc => {
-            return FormedRefusal {
-                status: StatusCode::OK,
-                body: xml_rpc_fault(refusal, status).into(),
-                kind: "text/xml",
-            };
+        RefusalForm::XmlRpc => return in_xml(xml_rpc_fault(refusal, status)),
+        RefusalForm::Xapi if refused_as.asked == AskedAs::Xml => {
+            return in_xml(xml_rpc_failure(refusal));
         }
+        RefusalForm::Xapi => (StatusCode::OK, xapi_failure(refusal, refused_as)),
         RefusalForm::OpenAi => (status, openai_error(refusal, status)),
-        RefusalForm::Mcp if refused_as.is_tool_call => {
+        RefusalForm::Mcp if refused_as.asked == AskedAs::ToolCall => {
             let content = json!([{ "type": "text", "text": sentence(refusal) }]);
-            let result = json!({ "content": content, "isError": true });
+            let result = json!({
+                "content": content,
+                "isError": true,
+                // Required since the version of July 2026; older clients pass over it.
+                "resultType": "complete",
+            });
             (StatusCode::OK, json_rpc(refused_as, "result", &result))
         }
         RefusalForm::JsonRpc | RefusalForm::Mcp => {
@@ -143,6 +146,58 @@ fn json_rpc_error(refusal: &Refusal) -> Value {
     json!({ "code": code, "message": sentence(refusal), "data": data })
 }
 
+/// The code of XAPI, and what goes with it.
+fn xapi_error(refusal: &Refusal) -> [String; 2] {
+    let code = match refusal.reason.overall_rc() {
+        400 => "INVALID_VALUE",
+        500 => "INTERNAL_ERROR",
+        // "The request was rejected because the server is too busy."
+        _ => "TOO_BUSY",
+    };
+    [code.to_owned(), sentence(refusal)]
+}
+
+/// A failure in JSON-RPC, whose versions differ.
+fn xapi_failure(refusal: &Refusal, refused_as: &RefusedAs) -> String {
+    let [code, why] = xapi_error(refusal);
+    if refused_as.asked == AskedAs::JsonRpc1 {
+        let id = refused_as.id.as_deref().unwrap_or("null");
+        let result = json!({ "Status": "Failure", "ErrorDescription": [code, why] });
+        return format!("{{\"result\":{result},\"error\":null,\"id\":{id}}}");
+    }
+    json_rpc(
+        refused_as,
+        "error",
+        &json!({ "code": 1, "message": code, "data": [why] }),
+    )
+}
+
+/// A failure in XML-RPC: an answer whose status says so.
+fn xml_rpc_failure(refusal: &Refusal) -> String {
+    let [code, why] = xapi_error(refusal).map(|text| escaped(&text));
+    format!(
+        "<?xml version=\"1.0\"?>\n<methodResponse><params><param><value><struct>\
+         <member><name>Status</name><value>Failure</value></member>\
+         <member><name>ErrorDescription</name><value><array><data>\
+         <value>{code}</value><value>{why}</value></data></array></value></member>\
+         </struct></value></param></params></methodResponse>\n"
+    )
+}
+
+fn in_xml(body: String) -> FormedRefusal {
+    FormedRefusal {
+        status: StatusCode::OK,
+        body: body.into(),
+        kind: "text/xml",
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
 fn openai_error(refusal: &Refusal, status: StatusCode) -> String {
     let kind = match status {
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
@@ -160,11 +215,7 @@ fn openai_error(refusal: &Refusal, status: StatusCode) -> String {
 
 fn xml_rpc_fault(refusal: &Refusal, status: StatusCode) -> String {
     let code = status.as_u16();
-    let text = sentence(refusal);
-    let text = text
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;");
+    let text = escaped(&sentence(refusal));
     format!(
         "<?xml version=\"1.0\"?>\n<methodResponse><fault><value><struct>\
          <member><name>faultCode</name><value><int>{code}</int></value></member>\

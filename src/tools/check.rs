@@ -1,5 +1,6 @@
 //! `tidegate check`: reads a config and reports every mistake in it, or its limits.
 
+mod examples;
 mod json;
 pub mod probe;
 
@@ -184,6 +185,7 @@ fn table(config: &Config) -> String {
     for (index, exempt) in exempt(config).into_iter().enumerate() {
         row(if index == 0 { "no limits" } else { "" }, exempt);
     }
+    examples::rows(config, &mut row);
     waiting(config, &mut row);
     if let Some(coordinate) = &config.coordinate {
         shares(config, coordinate, &mut row);

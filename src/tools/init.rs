@@ -4,6 +4,7 @@
 //! limit per window that none of these gives is asked for: a number that suits some backend would break
 //! another one.
 
+mod arguments;
 mod ask;
 mod draft;
 mod learned;
@@ -15,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use self::arguments::dialect;
+pub use self::arguments::{BackendProtocol, HttpServerKind, PerWindow};
 pub use self::ask::Answers;
 use self::ask::Question;
 use self::draft::{Draft, Scalar};
@@ -24,7 +27,9 @@ use tidegate_runtime::command::{note, printed};
 
 use super::failed;
 use super::service_user::{self, ConfigReaders, Content};
+use crate::classify::message::dialects::RpcDialect;
 use crate::config::{self, DEFAULT_PATH};
+use crate::options::Words as _;
 use crate::options::kind::show_duration;
 
 const LISTEN: &str = "[[listen]]";
@@ -49,6 +54,9 @@ pub struct InitArguments {
     /// What answers HTTP: the z/VM SDK server (sdkwsgi), or any other server
     #[arg(long)]
     pub kind: Option<HttpServerKind>,
+    /// The protocol of an HTTP server whose calls are named in their messages: json-rpc, xapi, mcp or openai
+    #[arg(long, value_parser = dialect, conflicts_with_all = ["protocol", "kind", "zvmsdk_conf"])]
+    pub dialect: Option<RpcDialect>,
     /// Where the backend listens once Tidegate is in front of it
     #[arg(long, value_name = "HOST:PORT")]
     pub backend: Option<String>,
@@ -76,51 +84,6 @@ pub struct InitArguments {
     /// Ask nothing that has a default
     #[arg(long)]
     pub yes: bool,
-}
-
-/// The protocol of the backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum BackendProtocol {
-    /// The socket protocol of sdkserver.
-    Socket,
-    /// HTTP.
-    Http,
-    /// Any other protocol.
-    Tcp,
-}
-
-/// The HTTP server that the backend is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum HttpServerKind {
-    /// sdkwsgi of the z/VM SDK server.
-    Zvm,
-    /// Any other one.
-    Http,
-}
-
-/// Calls per window.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PerWindow {
-    /// No limit per window.
-    Off,
-    /// As the option has it: `total:30, guest_list:10`.
-    Calls(String),
-}
-
-impl std::str::FromStr for PerWindow {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let text = text.trim();
-        match text.parse::<u32>() {
-            _ if text == "off" => Ok(Self::Off),
-            Ok(1..) => Ok(Self::Calls(format!("total:{text}"))),
-            Err(_) if text.starts_with("total") => Ok(Self::Calls(text.to_owned())),
-            _ => Err(format!(
-                "`{text}` is not a number above 0, \"total:30, guest_list:10\" or off"
-            )),
-        }
-    }
 }
 
 /// The result: a config and notes on it.
@@ -184,7 +147,10 @@ pub fn init(arguments: &InitArguments, answers: &mut Answers<'_>) -> Result<Init
             learn(&arguments.log, format, given.unwrap_or(BEHIND_APACHE))?
         }
     };
-    let place = place(arguments, answers, sdk.as_ref(), learned.is_zvm)?;
+    let place = Placement {
+        dialect: arguments.dialect,
+        ..place(arguments, answers, sdk.as_ref(), learned.is_zvm)?
+    };
     let mut draft = Draft::default();
     place.write(&mut draft);
     limits(
@@ -252,6 +218,7 @@ fn read_sdk(path: &Path) -> Result<SdkServer, String> {
 struct Placement {
     protocol: BackendProtocol,
     is_zvm: bool,
+    dialect: Option<RpcDialect>,
     /// Where sdkserver listened before, if it has to move.
     moves_from: Option<String>,
     listen: String,
@@ -266,9 +233,10 @@ fn place(
     sdk: Option<&SdkServer>,
     logs_are_zvm: bool,
 ) -> Result<Placement, String> {
-    let protocol = match arguments.protocol {
-        Some(protocol) => protocol,
-        None => {
+    let protocol = match (arguments.protocol, arguments.dialect) {
+        (None, Some(_)) => return in_front(arguments, answers, BackendProtocol::Http, false),
+        (Some(protocol), _) => protocol,
+        (None, None) => {
             let question = Question {
                 text: "What does the backend speak: socket (sdkserver), http, or tcp?",
                 flag: "--protocol",
@@ -322,6 +290,7 @@ fn between(arguments: &InitArguments, sdk: &SdkServer) -> Result<Placement, Stri
         return Ok(Placement {
             protocol: BackendProtocol::Socket,
             is_zvm: true,
+            dialect: None,
             moves_from: None,
             listen: listen.clone(),
             backend: arguments
@@ -342,6 +311,7 @@ fn between(arguments: &InitArguments, sdk: &SdkServer) -> Result<Placement, Stri
     Ok(Placement {
         protocol: BackendProtocol::Socket,
         is_zvm: true,
+        dialect: None,
         why_backend: format!("Where sdkserver must move: it listens at {own} today."),
         why_listen: format!("Where clients look for sdkserver: {said}."),
         moves_from: Some(own.clone()),
@@ -401,6 +371,7 @@ fn in_front(
     Ok(Placement {
         protocol,
         is_zvm,
+        dialect: None,
         moves_from: None,
         listen,
         backend,
@@ -447,11 +418,16 @@ impl Placement {
             "Other protocols are refused.",
         );
         if self.protocol == BackendProtocol::Http {
-            let (kind, why) = match self.is_zvm {
-                true => ("zvm", "Its routes are those of sdkwsgi."),
-                false => ("http", "Its routes have no names; add them with [[route]]."),
+            let (kind, why) = match (self.is_zvm, self.dialect) {
+                (true, _) => ("zvm", "Its routes are those of sdkwsgi."),
+                (false, Some(_)) => ("http", "Any server that is no z/VM SDK server."),
+                (false, None) => ("http", "Its routes have no names; add them with [[route]]."),
             };
             draft.set(BACKEND, "kind", text(kind), why);
+            if let Some(dialect) = self.dialect {
+                let why = "Its calls are named in their messages: docs/how-to/rpc.md.";
+                draft.set(BACKEND, "dialect", text(dialect.word()), why);
+            }
         }
         draft.set(BACKEND, protocol, Scalar::Text(backend), &*self.why_backend);
     }

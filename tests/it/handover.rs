@@ -251,6 +251,21 @@ async fn a_client_that_leaves_the_old_process_leaves_the_queue_of_the_new_one() 
 }
 
 #[tokio::test]
+async fn a_call_that_waits_longer_than_the_drain_of_the_old_process_is_refused() {
+    let mut backend = Held::start(OK).await;
+    let limits = "per_window = \"total:1000\"\noutstanding = 1";
+    let server = "[server]\ndrain_timeout = \"1s\"\n";
+    let old = Upgraded::start(&socket_backend(&backend.backend.addr), limits, server).await;
+    let _running = sending(old.addr, array("guest_list", "RUNS")).await;
+    backend.next().await;
+    let mut waiting = sending(old.addr, array("guest_list", "WAITS")).await;
+    old.sidecar.reaches("tidegate_queue_depth", 1.0).await;
+    let _new = old.succeeded().await;
+    let answer = crate::support::read_all(&mut waiting).await;
+    assert!(answer.contains("draining"), "{answer:?}");
+}
+
+#[tokio::test]
 async fn a_new_program_that_cannot_start_leaves_the_old_process_as_it_was() {
     let backend = stand_in(Duration::ZERO).await;
     let limits = "per_window = \"total:1000\"";

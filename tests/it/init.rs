@@ -4,6 +4,7 @@ use std::io::Cursor;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use tidegate::classify::message::dialects::RpcDialect;
 use tidegate::tools::check;
 use tidegate::tools::init::{Answers, InitArguments, InitResult, init};
 use tokio::process::Command;
@@ -228,6 +229,26 @@ fn another_backend_needs_a_few_answers() {
         &case.checked(),
         &["protocol = \"tcp\"", "tcp = \"10.0.0.5:9000\""],
     );
+}
+
+#[test]
+fn a_dialect_needs_addresses_and_a_limit_alone() {
+    let mut case = Case::new();
+    case.arguments.dialect = Some(RpcDialect::Xapi);
+    case.arguments.backend = Some("127.0.0.1:80".to_owned());
+    case.arguments.listen = Some("0.0.0.0:8081".to_owned());
+    case.arguments.per_window = Some("total:30, VM.start:5".parse().expect("calls"));
+    case.made().expect("nothing is missing");
+    let text = case.checked();
+    has(&text, &["kind = \"http\"", "dialect = \"xapi\""]);
+    let report = check::report(&case.arguments.out, false);
+    for example in [
+        r#"POST /jsonrpc {"method":"VM.start"} is VM.start"#,
+        r#"{"method":"VM.start","method":"VM.start"} is any function, so it meets the limits of each"#,
+        r#"[{"method":"VM.start"},{"method":"VM.start"}] is 2 calls of VM.start"#,
+    ] {
+        assert!(report.settings.contains(example), "{}", report.settings);
+    }
 }
 
 #[test]

@@ -92,6 +92,7 @@ mod real_websocket;
 mod relay;
 mod restarts;
 mod rpc;
+mod rpc_clients;
 mod runbook;
 #[allow(clippy::duplicate_mod, reason = "h1_inputs has it inside")]
 #[path = "../../crates/limits/tests/random/seeds.rs"]

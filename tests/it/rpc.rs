@@ -229,6 +229,36 @@ async fn the_methods_of_xapi_are_functions_on_both_of_its_protocols() {
     let body = &refused.answer.body;
     assert_eq!(refused.status(), 200, "{body}");
     assert!(
+        body.contains("<value>Failure</value>") && body.contains("<value>TOO_BUSY</value>"),
+        "{body}"
+    );
+    let old = json!({ "id": 9, "method": "slow", "params": [] });
+    let refused = Peer::ask(addr, post("/jsonrpc", "", &old.to_string())).await;
+    let answer: Value = serde_json::from_str(&refused.answer.body).expect("JSON");
+    assert_eq!(answer["id"], 9, "{answer}");
+    assert_eq!(
+        answer["result"]["ErrorDescription"][0], "TOO_BUSY",
+        "{answer}"
+    );
+    let new = json!({ "jsonrpc": "2.0", "id": 10, "method": "slow", "params": [] });
+    let refused = Peer::ask(addr, post("/jsonrpc", "", &new.to_string())).await;
+    let answer: Value = serde_json::from_str(&refused.answer.body).expect("JSON");
+    assert_eq!(answer["error"]["message"], "TOO_BUSY", "{answer}");
+}
+
+#[tokio::test]
+async fn a_refusal_in_xml_rpc_is_a_fault() {
+    let backend = service().await;
+    let route = "[[route]]\nmethod = \"POST\"\npath = \"/rpc\"\nrefuse_as = \"xmlrpc\"\n\
+                 function_from = { xml = \"methodName\" }\n";
+    let (_sidecar, addr) = started(backend.addr, "", route).await;
+    let call = "<methodCall><methodName>slow</methodName></methodCall>";
+    for _ in 0..2 {
+        Peer::ask(addr, post("/rpc", "", call)).await.is(200, "ok");
+    }
+    let refused = Peer::ask(addr, post("/rpc", "", call)).await;
+    let body = &refused.answer.body;
+    assert!(
         body.contains("<methodResponse><fault>") && body.contains("<int>503</int>"),
         "{body}"
     );

@@ -22,7 +22,8 @@ use crate::sidecar::Sidecar;
 use crate::support::{PATIENCE, closed_port};
 
 const PER_SECOND: usize = 300;
-const AT_ONCE: usize = 60;
+// Streams and WebSockets have forty of them.
+const AT_ONCE: usize = 120;
 const CALL_TAKES: Duration = Duration::from_millis(150);
 /// A stream and a WebSocket live this long.
 const STREAM_TAKES: Duration = Duration::from_secs(2);

@@ -1,0 +1,86 @@
+"""A real client of a kind: client.py xapi|openai|ethereum|mcp PORT COUNT. It makes COUNT calls of a slow function, one of another, and
+prints what it met as JSON: the seconds of the slow ones, the answers, and how the last error looks, if there was one."""
+import json
+import sys
+import time
+
+
+def met(slow, count, other):
+    """Calls one function `count` times, and then another."""
+    begun = time.monotonic()
+    error = None
+    for _ in range(count):
+        try:
+            slow()
+        except Exception as raised:  # What the library makes of a refusal is what is tried.
+            error = raised
+    seconds = time.monotonic() - begun
+    answer = other()
+    shown = {'seconds': seconds, 'other': answer, 'error': error and type(error).__name__, 'text': str(error)}
+    print(json.dumps(shown))
+
+
+def xapi(port, count):
+    import XenAPI
+
+    session = XenAPI.Session(f'http://127.0.0.1:{port}')
+    session.login_with_password('root', 'right', '1.0', 'tests')
+
+    def other():
+        task = getattr(session.xenapi, 'Async').VM.start('OpaqueRef:vm', False, False)
+        record = session.xenapi.task.get_record(task)
+        return record['status']
+
+    met(lambda: session.xenapi.VM.start('OpaqueRef:vm', False, False), count, other)
+    session.xenapi.session.logout()
+
+
+def openai(port, count):
+    import openai
+
+    client = openai.OpenAI(base_url=f'http://127.0.0.1:{port}/v1', api_key='sk-secret', max_retries=0)
+    asked = [{'role': 'user', 'content': 'hello'}]
+
+    def slow():
+        with client.chat.completions.create(model='slow', messages=asked, stream=True) as stream:
+            tokens = [chunk.choices[0].delta.content for chunk in stream if chunk.choices]
+        assert len(tokens) == 10, tokens
+
+    def other():
+        return client.chat.completions.create(model='fast', messages=asked).usage.total_tokens
+
+    met(slow, count, other)
+
+
+def ethereum(port, count):
+    from web3 import Web3
+
+    web3 = Web3(Web3.HTTPProvider(f'http://127.0.0.1:{port}', exception_retry_configuration=None))
+
+    def other():
+        return web3.eth.block_number
+
+    met(lambda: web3.eth.get_logs({'fromBlock': 1, 'toBlock': 2}), count, other)
+
+
+def mcp(port, count):
+    import anyio
+    from mcp import Client
+
+    async def run():
+        async with Client(f'http://127.0.0.1:{port}/mcp') as client:
+            begun = time.monotonic()
+            error = None
+            for _ in range(count):
+                result = await client.call_tool('slow', {})
+                if result.is_error:
+                    error = result.content[0].text
+            seconds = time.monotonic() - begun
+            other = await client.call_tool('fast', {})
+            shown = {'seconds': seconds, 'other': other.content[0].text, 'error': error and 'is_error', 'text': str(error)}
+            print(json.dumps(shown))
+
+    anyio.run(run)
+
+
+globals()[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3]))
