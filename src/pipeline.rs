@@ -165,13 +165,15 @@ impl Pipeline {
             mut origin,
             mut message,
         } = request;
-        let mut named = operation.names.take().unwrap_or_default();
-        named.name_caller(&mut origin);
+        let mut named = operation.names.take();
+        if let Some(named) = &mut named {
+            named.name_caller(&mut origin);
+        }
         let preference = self.preference(&mut message);
         let claim = self.claim(
             &origin.identity,
             &operation.function,
-            &named.batch,
+            named.as_ref().map_or(&[][..], |named| &named.batch),
             operation.limited,
         );
         let waits = match preference {
@@ -179,7 +181,9 @@ impl Pipeline {
             None => Waits::Client,
         };
         let mut ask = ask(&operation, &origin, &claim, waits);
-        ask.claimed.cost = named.cost();
+        if let Some(named) = &named {
+            ask.claimed.cost = named.cost();
+        }
         let (key, observer) = if self.coalescer.is_on() {
             self.read_or_write(&message, &operation)
         } else {
@@ -190,8 +194,8 @@ impl Pipeline {
             ask.target.clone_from(&operation.target);
         }
         let mut facts = facts(origin, message.dialect(), &mut operation, claim);
-        if named.refused_as.is_some() {
-            facts.rare_mut().refused_as = named.refused_as.take();
+        if let Some(refused_as) = named.as_mut().and_then(|named| named.refused_as.take()) {
+            facts.rare_mut().refused_as = Some(refused_as);
         }
         if let Message::Http(call) = &message {
             note_trace(&call.head, &*observer, &mut facts);
@@ -202,7 +206,8 @@ impl Pipeline {
             call.body.count_into(&record);
             call.on_client_left = operation.on_client_left;
         }
-        let outgoing = named.check().and_then(|()| outgoing(message, &operation));
+        let checked = named.map_or(Ok(()), |named| named.check());
+        let outgoing = checked.and_then(|()| outgoing(message, &operation));
         let state = match (outgoing, key, preference) {
             (Ok(outgoing), None, None) => RunState::Asks(ask, outgoing),
             (Ok(outgoing), Some(key), None) => {

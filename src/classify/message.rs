@@ -184,8 +184,8 @@ impl NamedCalls {
     ///
     /// # Errors
     /// If its route refuses it.
-    pub fn check(&mut self) -> Result<(), Refusal> {
-        match self.refused.take() {
+    pub fn check(self) -> Result<(), Refusal> {
+        match self.refused {
             Some(why) => Err(Refusal::new(Reason::BadRequest, String::from(why))),
             None => Ok(()),
         }
@@ -256,11 +256,7 @@ impl MessageReader {
     pub(super) fn read(&self, call: &HttpCall) -> NamedCalls {
         let mut names = MessageNames::default();
         if let Err(why) = self.read_names(call, &mut names) {
-            names.functions = vec![ANY_FUNCTION.into()];
-            if self.unreadable == UnreadableUse::Refuse {
-                names.refused =
-                    Some(format!("the function of the call cannot be read: {why}").into());
-            }
+            names = self.unreadable(call, &why);
         }
         if let Some(form) = self.refuse_as {
             let refused_as = names.refused_as.get_or_insert_default();
@@ -270,6 +266,38 @@ impl MessageReader {
             }
         }
         NamedCalls::of(names)
+    }
+
+    /// The names of a message that cannot be read: it may be of any function. A caller that the body does not decide is
+    /// known nevertheless.
+    fn unreadable(&self, call: &HttpCall, why: &str) -> MessageNames {
+        let of_head = self.caller.as_ref().filter(|source| source.is_of_head());
+        let caller = of_head.and_then(|source| source.name(&call.head, &[]).ok().flatten());
+        let refused = match self.unreadable {
+            _ if self.may_be_batch(call) => Some("so the number of its calls is not known"),
+            UnreadableUse::Refuse => Some("so its function is not known"),
+            UnreadableUse::All => None,
+        };
+        MessageNames {
+            functions: vec![ANY_FUNCTION.into()],
+            caller: caller.map(|key| hashed(&key)),
+            refused_as: None,
+            refused: refused
+                .map(|so| format!("the message cannot be read for sure: {why}, {so}").into()),
+        }
+    }
+
+    /// Whether some parser may read a message as an array of calls. Only what begins with an object is none.
+    fn may_be_batch(&self, call: &HttpCall) -> bool {
+        let begins = match &call.body {
+            RequestBody::Whole(body) => body,
+            RequestBody::Streamed { read, .. } => read,
+        };
+        let is_object = begins.trim_ascii_start().first() == Some(&b'{');
+        match self.body {
+            BodyReader::Json(_) => !is_object || check_encoding(&call.head).is_err(),
+            BodyReader::None | BodyReader::Xml(_) => false,
+        }
     }
 
     fn read_names(&self, call: &HttpCall, names: &mut MessageNames) -> Result<(), String> {
@@ -388,6 +416,12 @@ fn number_of(place: &BodyPlace, places: &mut Vec<BodyPlace>) -> usize {
 }
 
 impl CompiledSource {
+    /// Whether the head of a request has the name.
+    fn is_of_head(&self) -> bool {
+        let is_in_body = matches!(self.place, CompiledPlace::Body(_));
+        !is_in_body && self.condition.is_none()
+    }
+
     fn applies(&self, values: &[Option<Found<'_>>]) -> bool {
         self.condition.as_ref().is_none_or(|(number, wanted)| {
             let found = values.get(*number).and_then(Option::as_ref);

@@ -121,7 +121,6 @@ async fn a_message_that_parsers_read_differently_meets_the_limits_of_every_funct
     let unreadable = [
         r#"{"method":"fast","method":"slow"}"#,
         r#"{"method":"fast","Method":"slow"}"#,
-        "\u{feff}{\"method\":\"fast\"}",
         r#"{"method":"fast"} {"method":"slow"}"#,
     ];
     for (number, body) in unreadable.into_iter().enumerate() {
@@ -130,20 +129,52 @@ async fn a_message_that_parsers_read_differently_meets_the_limits_of_every_funct
         let is_refused = reply.answer.body.contains("-32005");
         assert_eq!(is_refused, number >= 2, "{body}: {}", reply.answer.body);
     }
-    let fast = json!({ "method": "fast" });
-    let coded = Peer::ask(
-        addr,
-        post("/rpc", "Content-Encoding: gzip\r\n", &fast.to_string()),
-    )
-    .await;
-    assert!(
-        coded.answer.body.contains("-32005"),
-        "{}",
-        coded.answer.body
-    );
-    call(addr, &fast).await.is(200, "ok");
+    call(addr, &json!({ "method": "fast" })).await.is(200, "ok");
     let (line, _) = access_line(&sidecar, 0).await;
     assert_eq!(line["function"], "*", "{line}");
+}
+
+/// Else a client could send any number of calls at the price of one.
+#[tokio::test]
+async fn an_unreadable_message_that_may_be_a_batch_is_refused() {
+    let backend = service().await;
+    let (_sidecar, addr) = started(backend.addr, "", ROUTE).await;
+    let large = format!("[{}]", vec![r#"{"method":"fast"}"#; 1001].join(","));
+    let messages = [
+        ("", "\u{feff}[{\"method\":\"fast\"}]"),
+        (
+            "",
+            r#"[{"method":"fast"},{"method":"fast","method":"slow"}]"#,
+        ),
+        ("", r#"[[{"method":"fast"}]]"#),
+        ("", &large),
+        ("Content-Encoding: gzip\r\n", r#"{"method":"fast"}"#),
+        ("", ""),
+    ];
+    for (fields, body) in messages {
+        let reply = Peer::ask(addr, post("/rpc", fields, body)).await;
+        let answer: Value = serde_json::from_str(&reply.answer.body).expect("JSON");
+        assert_eq!(answer["error"]["code"], -32600, "{body}: {answer}");
+        assert!(
+            answer.to_string().contains("the number of its calls"),
+            "{answer}"
+        );
+    }
+}
+
+/// The head of a request says who it is, also where its body says nothing.
+#[tokio::test]
+async fn the_caller_of_an_unreadable_message_is_known_from_its_head() {
+    let backend = service().await;
+    let (sidecar, addr) = started(backend.addr, "dialect = \"openai\"", "").await;
+    for body in [r#"{"model":"fast"}"#, r#"{"model":"fast","model":"slow"}"#] {
+        let request = post("/v1/completions", "Authorization: Bearer sk-one\r\n", body);
+        Peer::ask(addr, request).await.is(200, "ok");
+    }
+    let (sound, next) = access_line(&sidecar, 0).await;
+    let (unreadable, _) = access_line(&sidecar, next).await;
+    assert_eq!(unreadable["function"], "*", "{unreadable}");
+    assert_eq!(sound["user"], unreadable["user"], "{unreadable}");
 }
 
 #[tokio::test]
@@ -160,7 +191,7 @@ async fn a_message_that_cannot_be_read_is_refused_if_the_route_says_so() {
     );
     let message = answer["error"]["message"].as_str().expect("a text");
     assert!(
-        message.contains("the function of the call cannot be read"),
+        message.contains("so its function is not known"),
         "{message}"
     );
     let batch = call(addr, &json!([{ "method": "fast" }])).await;
