@@ -414,6 +414,11 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "kind = \"http\"\nsocket§outstanding = 10\nallow_unknown = true",
     ),
     (
+        "backend.dialect",
+        "kind = \"zvm\"\nsocket§outstanding = 10",
+        "kind = \"http\"\ndialect = \"mcp\"\nsocket§outstanding = 10\nallow_unknown = true",
+    ),
+    (
         "backend.http",
         "http = \"http://",
         "http = \"http://127.0.0.9:1\" # ",
@@ -633,6 +638,26 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "route.function",
         "function = \"report_get\"",
         "function = \"report\"",
+    ),
+    (
+        "route.function_from",
+        "function = \"report_get\"",
+        "function = \"report_get\"\nfunction_from = { header = \"x-operation\" }",
+    ),
+    (
+        "route.caller_from",
+        "function = \"report_get\"",
+        "function = \"report_get\"\ncaller_from = { header = \"x-key\" }",
+    ),
+    (
+        "route.batch",
+        "function = \"report_get\"",
+        "function = \"report_get\"\nfunction_from = { json = \"/method\" }\nbatch = \"refuse\"",
+    ),
+    (
+        "route.unreadable",
+        "function = \"report_get\"",
+        "function = \"report_get\"\nfunction_from = { json = \"/method\" }\nunreadable = \"refuse\"",
     ),
 ];
 
