@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use foldhash::HashSet;
 use http::Method;
 
+use tidegate_limits::call::ANY_FUNCTION;
+
 use self::class::{Classes, Clues};
 pub use self::exempt_routes::ExemptRoute;
 use self::message::{LearntNames, MessageReader, NamedCalls};
@@ -193,6 +195,8 @@ struct OwnRoute {
     function: Option<Arc<str>>,
     on_client_left: Option<OnClientLeft>,
     message: Option<MessageReader>,
+    /// The path as the config has it, which tells routes apart whose functions are in messages.
+    path: Box<str>,
 }
 
 impl OwnRoute {
@@ -206,6 +210,7 @@ impl OwnRoute {
             message: route
                 .message()
                 .map(|it| MessageReader::new(&it).expect(CHECKED)),
+            path: route.path.clone(),
         }
     }
 
@@ -230,6 +235,7 @@ impl Classifier {
             routes: routes.map(OwnRoute::new).collect(),
             names: table
                 .chain(settings.functions.iter().chain(routed).cloned())
+                .chain([ANY_FUNCTION.into()])
                 .collect(),
             learnt: LearntNames::default(),
             other: Arc::from(OTHER),
@@ -444,8 +450,8 @@ impl Classifier {
     ) -> (RouteMatch<'a>, bool) {
         match own {
             Some((own, target)) => match &own.function {
-                // The message names it, and another path would be another route.
-                None if own.message.is_some() => (RouteMatch::Function("", target), true),
+                // The message names it. A spelling that another route takes may name it otherwise.
+                _ if own.message.is_some() => (RouteMatch::Function(&own.path, target), true),
                 Some(name) => (RouteMatch::Function(name, target), true),
                 None => (RouteMatch::Unlimited, false),
             },

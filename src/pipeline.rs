@@ -173,7 +173,7 @@ impl Pipeline {
         let claim = self.claim(
             &origin.identity,
             &operation.function,
-            named.as_ref().map_or(&[][..], |named| &named.batch),
+            named.as_ref().map_or(&[][..], |named| named.batch()),
             operation.limited,
         );
         let waits = match preference {

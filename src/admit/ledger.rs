@@ -11,7 +11,7 @@ use foldhash::{HashMap, HashSet};
 use tidegate_ledger::{
     Admission, Boot, CallStage, Layout, Ledger, TooLarge, WindowRegion, level_key,
 };
-use tidegate_limits::call::BucketId;
+use tidegate_limits::call::{ANY_FUNCTION, BucketId};
 use tidegate_limits::policy::{Scope, WindowStamp};
 use tidegate_limits::scheduler::LedgerEvent;
 use tidegate_limits::{Call, Limit, Policy, Scheduler, Timestamp};
@@ -123,6 +123,10 @@ impl LedgerPlan {
                 }
                 Limit::Outstanding { .. } | Limit::Paced { .. } => None,
             });
+        }
+        if functions.len() > 1 {
+            // A call that may be of any of them has drawn from all.
+            functions.push(ANY_FUNCTION.into());
         }
         let at_once = policy.limits().iter().filter_map(|rule| match rule.limit {
             Limit::Outstanding { max } if rule.scope == Scope::Every => Some(max),

@@ -527,15 +527,17 @@ impl GateState {
                 }
             }
         }
-        if self.lanes.iter().any(|lane| lane.in_flight() > 0) {
-            let beat = now + BEAT;
-            wake = Some(wake.map_or(beat, |wake| wake.min(beat)));
-        }
-        self.wake = wake;
+        self.wake = self.with_beat(wake, now);
         if is_silent {
             self.note(now, SchedulerEvent::Woke);
         }
         answer
+    }
+
+    /// The next moment at which something happens, with a beat while calls are under way.
+    pub(super) fn with_beat(&self, wake: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+        let is_busy = self.lanes.iter().any(|lane| lane.in_flight() > 0);
+        wake.into_iter().chain(is_busy.then(|| now + BEAT)).min()
     }
 
     /// Notes for the next process what limited calls have done.

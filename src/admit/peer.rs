@@ -15,7 +15,7 @@ use tidegate_limits::{Scheduler, Step, Ticket, Timestamp};
 use super::Gate;
 use super::carry::{CarriedCalls, CarriedCounts};
 use super::decision::{Decision, Lane, RefusalCause, WaitingCall};
-use super::lock::{BEAT, GateState};
+use super::lock::GateState;
 use super::peer_calls::{
     CallPlace, FrozenCalls, PeerCall, PeerCalls, PeerEvent, RunStep, RunningPeerCall, next_id,
 };
@@ -202,11 +202,7 @@ impl GateState {
                 }
             }
         }
-        if self.lanes.iter().any(|lane| lane.in_flight() > 0) {
-            let beat = now + BEAT;
-            wake = Some(wake.map_or(beat, |wake| wake.min(beat)));
-        }
-        self.wake = wake;
+        self.wake = self.with_beat(wake, now);
         answer
     }
 

@@ -15,7 +15,7 @@ use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::scheduler::{Delays, Outcome, QuotaSpent};
 use tidegate_runtime::lock;
 
-use super::refusal::RefusedAs;
+use super::refusal::RefusalTemplate;
 use super::steps::{GateStep, ReplayFacts, StepKind};
 use super::{Claim, Destination, Dialect, Observe, Origin, Reason, Refusal, TraceId, Would};
 
@@ -118,7 +118,7 @@ pub struct RareFacts {
     /// The wait of the clients of a shared call before another of them had its turn.
     pub earlier: Option<Delays>,
     /// The form of a refusal, if the route of the call has one.
-    pub refused_as: Option<Box<RefusedAs>>,
+    pub refused_as: Option<Box<RefusalTemplate>>,
     /// Interim replies of the backend that the client has not got.
     interim: Vec<u8>,
 }

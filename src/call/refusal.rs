@@ -130,18 +130,18 @@ words! {
 
 /// The form of a refusal, and what it repeats of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RefusedAs {
+pub struct RefusalTemplate {
     /// The form.
     pub form: RefusalForm,
     /// The id of the request, as JSON.
     pub id: Option<Box<str>>,
     /// The kind of the request, where answers differ.
-    pub asked: AskedAs,
+    pub request: RequestForm,
 }
 
 /// The kind of a request, as far as the form of its refusal depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AskedAs {
+pub enum RequestForm {
     /// JSON-RPC 2.0, or what has one form.
     #[default]
     Usual,
@@ -167,7 +167,7 @@ pub struct Refusal {
     /// The id of the refused call's access line; `None` until the call is known.
     pub call: Option<u64>,
     /// The form of the answer, if the route of the call has one.
-    pub refused_as: Option<Box<RefusedAs>>,
+    pub refused_as: Option<Box<RefusalTemplate>>,
 }
 
 impl Refusal {

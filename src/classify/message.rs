@@ -22,7 +22,7 @@ use tidegate_message::{JsonPointers, JsonValue, Unreadable, XmlPaths, XmlText};
 pub use self::learnt::LearntNames;
 pub use self::sources::{BodyPlace, Condition, NamePlace, NameSource, PlacesError};
 use super::OTHER;
-use crate::call::refusal::{AskedAs, RefusalForm, RefusedAs};
+use crate::call::refusal::{RefusalForm, RefusalTemplate, RequestForm};
 use crate::call::{Head, HttpCall, Identity, Origin, Reason, Refusal, RequestBody};
 use crate::options::kind::function_name;
 use crate::options::words;
@@ -112,62 +112,35 @@ enum BodyReader {
 }
 
 /// The names in a message.
-#[derive(Debug, Default)]
-struct MessageNames {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedCalls {
     /// The function of each call of the message; one, unless the message is a batch.
     functions: Vec<Box<str>>,
     /// The caller, hashed.
     caller: Option<Arc<str>>,
     /// The form of a refusal.
-    refused_as: Option<Box<RefusedAs>>,
+    pub refused_as: Option<Box<RefusalTemplate>>,
     /// Why the message must be refused.
     refused: Option<Box<str>>,
 }
 
-/// The names in a message, for the stages behind.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NamedCalls {
-    /// The function whose limits the message meets.
-    function: Box<str>,
-    /// The functions of a batch; empty for one call.
-    pub batch: Vec<Box<str>>,
-    /// The name of the caller, if the message has it.
-    pub caller: Option<Arc<str>>,
-    /// The form of a refusal.
-    pub refused_as: Option<Box<RefusedAs>>,
-    /// Why the message must be refused.
-    pub refused: Option<Box<str>>,
-}
-
 impl NamedCalls {
-    /// A batch of different functions meets the limits of each.
-    fn of(names: MessageNames) -> Self {
-        let MessageNames {
-            functions,
-            caller,
-            refused_as,
-            refused,
-        } = names;
-        let first = functions.first();
-        let is_one = functions.iter().all(|it| Some(it) == first);
-        let function = first.filter(|_| is_one);
-        Self {
-            function: function.map_or(ANY_FUNCTION.into(), Box::clone),
-            batch: if functions.len() > 1 {
-                functions
-            } else {
-                Vec::new()
-            },
-            caller,
-            refused_as,
-            refused,
+    /// The function whose limits the message meets. A batch of different functions meets the limits of each.
+    #[must_use]
+    pub fn function(&self) -> &str {
+        match &self.functions[..] {
+            [first, others @ ..] if others.iter().all(|it| it == first) => first,
+            _ => ANY_FUNCTION,
         }
     }
 
-    /// The function whose limits the message meets.
+    /// The functions of a batch; none for one call.
     #[must_use]
-    pub fn function(&self) -> &str {
-        &self.function
+    pub fn batch(&self) -> &[Box<str>] {
+        match &self.functions[..] {
+            [_] => &[],
+            functions => functions,
+        }
     }
 
     /// Makes the caller that the message names that of the call.
@@ -194,7 +167,7 @@ impl NamedCalls {
     /// How much of its windows the message draws: 1 for each call.
     #[must_use]
     pub fn cost(&self) -> Cost {
-        let calls = u32::try_from(self.batch.len().max(1)).unwrap_or(u32::MAX);
+        let calls = u32::try_from(self.functions.len()).unwrap_or(u32::MAX);
         Cost::new(calls).unwrap_or(Cost::ONE)
     }
 }
@@ -254,7 +227,7 @@ impl MessageReader {
 
     /// The names in a request.
     pub(super) fn read(&self, call: &HttpCall) -> NamedCalls {
-        let mut names = MessageNames::default();
+        let mut names = NamedCalls::default();
         if let Err(why) = self.read_names(call, &mut names) {
             names = self.unreadable(call, &why);
         }
@@ -262,15 +235,15 @@ impl MessageReader {
             let refused_as = names.refused_as.get_or_insert_default();
             refused_as.form = form;
             if matches!(self.body, BodyReader::Xml(_)) {
-                refused_as.asked = AskedAs::Xml;
+                refused_as.request = RequestForm::Xml;
             }
         }
-        NamedCalls::of(names)
+        names
     }
 
     /// The names of a message that cannot be read: it may be of any function. A caller that the body does not decide is
     /// known nevertheless.
-    fn unreadable(&self, call: &HttpCall, why: &str) -> MessageNames {
+    fn unreadable(&self, call: &HttpCall, why: &str) -> NamedCalls {
         let of_head = self.caller.as_ref().filter(|source| source.is_of_head());
         let caller = of_head.and_then(|source| source.name(&call.head, &[]).ok().flatten());
         let refused = match self.unreadable {
@@ -278,7 +251,7 @@ impl MessageReader {
             UnreadableUse::Refuse => Some("so its function is not known"),
             UnreadableUse::All => None,
         };
-        MessageNames {
+        NamedCalls {
             functions: vec![ANY_FUNCTION.into()],
             caller: caller.map(|key| hashed(&key)),
             refused_as: None,
@@ -300,7 +273,7 @@ impl MessageReader {
         }
     }
 
-    fn read_names(&self, call: &HttpCall, names: &mut MessageNames) -> Result<(), String> {
+    fn read_names(&self, call: &HttpCall, names: &mut NamedCalls) -> Result<(), String> {
         let head = &call.head;
         let body = match (&self.body, &call.body) {
             (BodyReader::None, _) => {
@@ -354,7 +327,7 @@ impl MessageReader {
         &self,
         head: &Head,
         values: &[Option<Found<'_>>],
-        names: &mut MessageNames,
+        names: &mut NamedCalls,
     ) -> Result<(), String> {
         let mut sources = self.functions.iter();
         let name = match sources.find(|source| source.applies(values)) {
@@ -373,23 +346,21 @@ impl MessageReader {
         }
         let value = |number: Option<usize>| values.get(number?)?.as_ref();
         if let Some(id) = value(self.id) {
-            names.refused_as = Some(Box::new(RefusedAs {
+            names.refused_as = Some(Box::new(RefusalTemplate {
                 id: id.as_json(),
-                asked: self.asked_as(value(self.asked)),
-                ..RefusedAs::default()
+                request: self.request_form(value(self.asked)),
+                ..RefusalTemplate::default()
             }));
         }
         Ok(())
     }
-}
 
-impl MessageReader {
-    fn asked_as(&self, value: Option<&Found<'_>>) -> AskedAs {
+    fn request_form(&self, value: Option<&Found<'_>>) -> RequestForm {
         let is = |text: &str| value.is_some_and(|value| value.is(text));
         match self.refuse_as {
-            Some(RefusalForm::Mcp) if is(TOOL_CALL) => AskedAs::ToolCall,
-            Some(RefusalForm::Xapi) if !is("2.0") => AskedAs::JsonRpc1,
-            _ => AskedAs::Usual,
+            Some(RefusalForm::Mcp) if is(TOOL_CALL) => RequestForm::ToolCall,
+            Some(RefusalForm::Xapi) if !is("2.0") => RequestForm::JsonRpc1,
+            _ => RequestForm::Usual,
         }
     }
 }
@@ -518,13 +489,15 @@ fn check_encoding(head: &Head) -> Result<(), String> {
         .unwrap_or_default()
         .to_ascii_lowercase();
     let kind = String::from_utf8_lossy(&kind);
-    let charset = kind
-        .split(';')
-        .skip(1)
-        .find_map(|it| it.trim().strip_prefix("charset="));
-    match charset.map(|it| it.trim_matches('"')) {
-        None | Some("utf-8" | "utf8" | "us-ascii") => Ok(()),
-        Some(_) => Err("its charset is not UTF-8".to_owned()),
+    let parameters = kind.split(';').skip(1).filter_map(|it| it.split_once('='));
+    let mut charsets = parameters.filter(|(name, _)| name.trim() == "charset");
+    let is_utf8 = |value: &str| {
+        let value = value.trim().trim_matches(['"', '\'']);
+        ["utf-8", "utf8", "us-ascii"].contains(&value)
+    };
+    match charsets.all(|(_, value)| is_utf8(value)) {
+        true => Ok(()),
+        false => Err("its charset is not UTF-8".to_owned()),
     }
 }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::call::Refusal;
-use crate::call::refusal::{AskedAs, RefusalForm, RefusedAs};
+use crate::call::refusal::{RefusalForm, RefusalTemplate, RequestForm};
 use crate::call::sdk::reply::{ErrorReply, MODULE_ID};
 
 /// The body of a refusal: one JSON object.
@@ -64,7 +64,11 @@ pub fn problem_json(refusal: &Refusal, status: StatusCode) -> Bytes {
 
 /// The body of a refusal in the form of its route, its status and its type.
 #[must_use]
-pub fn in_form(refusal: &Refusal, status: StatusCode, refused_as: &RefusedAs) -> FormedRefusal {
+pub fn in_form(
+    refusal: &Refusal,
+    status: StatusCode,
+    refused_as: &RefusalTemplate,
+) -> FormedRefusal {
     // Clients of these protocols read errors in answers that have succeeded as HTTP.
     let (status, body) = match refused_as.form {
         RefusalForm::Problem => {
@@ -75,12 +79,12 @@ pub fn in_form(refusal: &Refusal, status: StatusCode, refused_as: &RefusedAs) ->
             };
         }
         RefusalForm::XmlRpc => return in_xml(xml_rpc_fault(refusal, status)),
-        RefusalForm::Xapi if refused_as.asked == AskedAs::Xml => {
+        RefusalForm::Xapi if refused_as.request == RequestForm::Xml => {
             return in_xml(xml_rpc_failure(refusal));
         }
         RefusalForm::Xapi => (StatusCode::OK, xapi_failure(refusal, refused_as)),
         RefusalForm::OpenAi => (status, openai_error(refusal, status)),
-        RefusalForm::Mcp if refused_as.asked == AskedAs::ToolCall => {
+        RefusalForm::Mcp if refused_as.request == RequestForm::ToolCall => {
             let content = json!([{ "type": "text", "text": sentence(refusal) }]);
             let result = json!({
                 "content": content,
@@ -122,7 +126,7 @@ const INVALID_REQUEST: i32 = -32600;
 const INTERNAL_ERROR: i32 = -32603;
 
 /// A message of JSON-RPC 2.0 with the id of the request.
-fn json_rpc(refused_as: &RefusedAs, key: &str, value: &Value) -> String {
+fn json_rpc(refused_as: &RefusalTemplate, key: &str, value: &Value) -> String {
     let id = refused_as.id.as_deref().unwrap_or("null");
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"{key}\":{value}}}")
 }
@@ -158,9 +162,9 @@ fn xapi_error(refusal: &Refusal) -> [String; 2] {
 }
 
 /// A failure in JSON-RPC, whose versions differ.
-fn xapi_failure(refusal: &Refusal, refused_as: &RefusedAs) -> String {
+fn xapi_failure(refusal: &Refusal, refused_as: &RefusalTemplate) -> String {
     let [code, why] = xapi_error(refusal);
-    if refused_as.asked == AskedAs::JsonRpc1 {
+    if refused_as.request == RequestForm::JsonRpc1 {
         let id = refused_as.id.as_deref().unwrap_or("null");
         let result = json!({ "Status": "Failure", "ErrorDescription": [code, why] });
         return format!("{{\"result\":{result},\"error\":null,\"id\":{id}}}");

@@ -72,6 +72,16 @@ impl Upgraded {
     }
 }
 
+/// A folder with the config of a sidecar before this socket backend, which no process has read, and its address.
+fn prepared(backend: &RunningBackend) -> (Arc<TempDir>, SocketAddr) {
+    let dir = Arc::new(TempDir::new().expect("a folder"));
+    let addr = closed_port();
+    let lines = socket_backend(&backend.socket_addr());
+    let text = config(addr, &lines, "per_window = \"total:1000\"", "");
+    std::fs::write(dir.path().join("config.toml"), text).expect("it can be written");
+    (dir, addr)
+}
+
 fn socket_backend(backend: &SocketAddr) -> String {
     format!("socket = \"{backend}\"")
 }
@@ -421,11 +431,7 @@ async fn a_sidecar_is_upgraded_by_a_request_a_signal_and_a_changed_program() {
 #[tokio::test]
 async fn a_process_that_takes_over_starts_alone_where_none_runs() {
     let backend = stand_in(Duration::ZERO).await;
-    let dir = Arc::new(TempDir::new().expect("a folder"));
-    let addr = closed_port();
-    let backend_lines = socket_backend(&backend.socket_addr());
-    let text = config(addr, &backend_lines, "per_window = \"total:1000\"", "");
-    std::fs::write(dir.path().join("config.toml"), text).expect("it can be written");
+    let (dir, addr) = prepared(&backend);
     let sidecar = Sidecar::take_over(Arc::clone(&dir)).await;
     sidecar.log().wait(&["this one starts alone"]).await;
     assert!(
@@ -443,11 +449,7 @@ async fn a_process_that_takes_over_starts_alone_where_none_runs() {
 #[tokio::test]
 async fn a_process_that_takes_over_starts_also_without_a_place_for_its_ledger() {
     let backend = stand_in(Duration::ZERO).await;
-    let dir = Arc::new(TempDir::new().expect("a folder"));
-    let addr = closed_port();
-    let backend_lines = socket_backend(&backend.socket_addr());
-    let text = config(addr, &backend_lines, "per_window = \"total:1000\"", "");
-    std::fs::write(dir.path().join("config.toml"), text).expect("it can be written");
+    let (dir, addr) = prepared(&backend);
     std::fs::write(dir.path().join("config.run"), "no folder").expect("it can be written");
     let sidecar = Sidecar::take_over(Arc::clone(&dir)).await;
     let said = ["a restart forgets what counts in the limits"];

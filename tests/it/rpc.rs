@@ -1,10 +1,13 @@
 //! Calls that are named in their messages: limits by function, callers by key, refusals that clients of the protocol read.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::Command;
 
-use crate::raw_http::{Peer, access_line};
+use crate::raw_http::{Acceptor, Peer, access_line, get};
 use crate::sidecar::Sidecar;
 use crate::support::{Scripted, listens};
 
@@ -149,10 +152,18 @@ async fn an_unreadable_message_that_may_be_a_batch_is_refused() {
         ("", r#"[[{"method":"fast"}]]"#),
         ("", &large),
         ("Content-Encoding: gzip\r\n", r#"{"method":"fast"}"#),
+        (
+            "Content-Type: text/plain; charset = utf-7\r\n",
+            r#"{"method":"fast"}"#,
+        ),
         ("", ""),
     ];
     for (fields, body) in messages {
-        let reply = Peer::ask(addr, post("/rpc", fields, body)).await;
+        let mut request = post("/rpc", fields, body);
+        if fields.starts_with("Content-Type") {
+            request = request.replacen("Content-Type: application/json\r\n", "", 1);
+        }
+        let reply = Peer::ask(addr, request).await;
         let answer: Value = serde_json::from_str(&reply.answer.body).expect("JSON");
         assert_eq!(answer["error"]["code"], -32600, "{body}: {answer}");
         assert!(
@@ -318,6 +329,84 @@ async fn a_tool_of_mcp_is_a_function_and_its_refusal_is_a_result() {
     Peer::ask(addr, post("/mcp", "", &list.to_string()))
         .await
         .is(200, "ok");
+}
+
+/// A client opens it for as long as it lives, so it would hold a slot for ever.
+#[tokio::test]
+async fn the_stream_of_an_mcp_client_takes_no_slot() {
+    let backend = Acceptor::start().await;
+    let lines = format!(
+        "kind = \"http\"\nhttp = \"http://{}\"\ndialect = \"mcp\"\n",
+        backend.addr
+    );
+    let sections = "[admin]\nbind = \"127.0.0.1:0\"\n[limits]\nper_window = \"total:1000\"\noutstanding = 1\n\
+                    ledger_lost = \"assume_empty\"\n[queue]\npostpone = \"in_turn\"\n";
+    let sidecar = Sidecar::start(&listens("", &lines, sections)).await;
+    let addr = sidecar.listener("test").await;
+    let _stream = Peer::sending(addr, get("/mcp", "Accept: text/event-stream\r\n")).await;
+    let (mut stream, head) = backend.call().await;
+    assert!(head.starts_with("GET /mcp "), "{head}");
+    stream
+        .send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .await;
+    let tool =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "fast" } });
+    let _call = Peer::sending(addr, post("/mcp", "", &tool.to_string())).await;
+    let (_, head) = backend.call().await;
+    assert!(head.starts_with("POST /mcp "), "{head}");
+}
+
+/// The message counts under the limits of each function, also in the next process.
+#[tokio::test]
+async fn an_unreadable_message_at_the_backend_counts_under_every_limit_after_a_crash() {
+    let backend = Acceptor::start().await;
+    let lines = format!(
+        "kind = \"http\"\nhttp = \"http://{}\"\nafter_crash = \"60s\"\n",
+        backend.addr
+    );
+    let sections = format!(
+        "[admin]\nbind = \"127.0.0.1:0\"\n[limits]\nper_window = \"total:1000, slow:1\"\nwindow = \"10m\"\n\
+         window_stamp = \"replied\"\nmax_wait = \"50ms\"\nledger_lost = \"assume_empty\"\n\
+         [queue]\npostpone = \"in_turn\"\n{ROUTE}"
+    );
+    let dir = Arc::new(TempDir::new().expect("a folder"));
+    let text = listens("", &lines, &sections);
+    let start = || Sidecar::start_in(Arc::clone(&dir), &text, |binary| Command::new(binary));
+    let first = start().await;
+    let addr = first.listener("test").await;
+    let twice = r#"{"method":"fast","method":"slow"}"#;
+    let _running = Peer::sending(addr, post("/rpc", "", twice)).await;
+    let (_held, _) = backend.call().await;
+    first.signal("KILL");
+    first.exited().await;
+    let second = start().await;
+    let addr = second.listener("test").await;
+    let refused = call(addr, &json!({ "method": "slow", "id": 1 })).await;
+    assert!(
+        refused.answer.body.contains("function:slow"),
+        "{}",
+        refused.answer.body
+    );
+}
+
+#[tokio::test]
+async fn a_path_whose_spelling_decides_between_two_routes_is_refused() {
+    let backend = service().await;
+    let routes = r#"
+        [[route]]
+        method = "POST"
+        path = "/api"
+        function_from = { json = "/method" }
+        [[route]]
+        method = "POST"
+        path = "/{any}"
+        function_from = { json = "/name" }
+    "#;
+    let (_sidecar, addr) = started(backend.addr, "", routes).await;
+    let body = json!({ "method": "slow", "name": "fast" }).to_string();
+    Peer::ask(addr, post("/api", "", &body)).await.is(200, "ok");
+    let odd = Peer::ask(addr, post("/%61pi", "", &body)).await;
+    assert_eq!(odd.status(), 400, "{}", odd.answer.body);
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ fields! {
     client: HostText, 0, "the client's address: the peer's own, or the one that a trusted proxy names; [callers.md](../how-to/callers.md)";
     user: Text, 0, "the user, if the listener knows one: `user_from`";
     dialect: Text, 0, "`socket`, `http` or `tcp`";
-    function: Text, 0, "the function; `other` if it is in no table";
+    function: Text, 0, "the function; `other` if it is in no table, and `*` if its message could be of any";
     class: Text, 0, "the last class, [classes.md](../how-to/classes.md); `none` if it was not a call";
     userid: Text, 0, "the z/VM userid that the call is about, if its first argument is one";
     verdict: Text, 0, "`passed`, `delayed`, `refused`, `expired`, `aborted` or `failed`, as in [metrics.md](metrics.md)";

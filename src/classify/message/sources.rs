@@ -91,7 +91,7 @@ pub(super) fn in_query<'a>(
     const UNCLEAR: &str = "servers read its query differently";
     let mut found = None;
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
-        // Some servers part parameters by a semicolon.
+        // Some servers separate parameters with a semicolon.
         let mut parted = key.split(';').skip(1).chain(value.split(';').skip(1));
         let is_named = |part: &str| {
             let (key, _) = part.split_once('=').unwrap_or((part, ""));

@@ -41,7 +41,7 @@ fn taken_for(operation: &Operation) -> String {
     let calls = operation
         .names
         .as_ref()
-        .map_or(0, |names| names.batch.len());
+        .map_or(0, |names| names.batch().len());
     let times = match calls {
         0 => String::new(),
         calls => format!("{calls} calls of "),

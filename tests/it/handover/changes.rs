@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tidegate_handover::{ToNew, ToOld, Versions};
-use tokio::net::UnixStream;
 
 use super::versions::{ByHand, beside_the_ledger};
 use super::{Upgraded, socket_backend, stand_in};
@@ -15,14 +14,7 @@ async fn a_change_is_refused_while_a_new_process_takes_over_and_a_reload_waits()
     let limits = "per_window = \"total:1000\"";
     let old = Upgraded::start(&socket_backend(&backend.socket_addr()), limits, "").await;
     let ledger = beside_the_ledger(old.dir.path(), "ledger");
-    let socket = beside_the_ledger(old.dir.path(), "upgrade");
-    let mut new = ByHand::new(UnixStream::connect(socket).await.expect("it listens"));
-    new.send(&ToOld::Hello {
-        versions: Versions::OWN,
-        instance: "a process that stops here".into(),
-        config: "config.toml".into(),
-    })
-    .await;
+    let mut new = ByHand::introduced(old.dir.path(), Versions::OWN).await;
     let welcome: ToNew = new.next().await;
     assert!(matches!(welcome, ToNew::Welcome { .. }), "{welcome:?}");
     new.send(&ToOld::Prepared).await;

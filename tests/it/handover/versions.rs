@@ -36,9 +36,22 @@ pub(super) struct ByHand {
 }
 
 impl ByHand {
-    pub(super) fn new(stream: UnixStream) -> Self {
+    fn new(stream: UnixStream) -> Self {
         let reader = FrameReader::default();
         Self { stream, reader }
+    }
+
+    /// A new process that has introduced itself to the sidecar whose config is in this folder.
+    pub(super) async fn introduced(dir: &Path, versions: Versions) -> Self {
+        let socket = beside_the_ledger(dir, "upgrade");
+        let mut new = Self::new(UnixStream::connect(socket).await.expect("it listens"));
+        new.send(&ToOld::Hello {
+            versions,
+            instance: "a process by hand".into(),
+            config: "config.toml".into(),
+        })
+        .await;
+        new
     }
 
     pub(super) async fn send(&mut self, message: &impl WireMessage) {
@@ -70,14 +83,7 @@ async fn an_old_process_drains_for_a_new_one_of_another_version() {
     let backend = stand_in(Duration::ZERO).await;
     let limits = "per_window = \"total:1000\"";
     let old = Upgraded::start(&socket_backend(&backend.socket_addr()), limits, "").await;
-    let socket = beside_the_ledger(old.dir.path(), "upgrade");
-    let mut new = ByHand::new(UnixStream::connect(socket).await.expect("it listens"));
-    let hello = ToOld::Hello {
-        versions: LATER,
-        instance: "a later version".into(),
-        config: "config.toml".into(),
-    };
-    new.send(&hello).await;
+    let mut new = ByHand::introduced(old.dir.path(), LATER).await;
     let refused: ToNew = new.next().await;
     let expected = UpgradeRefusal::UnknownVersion(Versions::OWN);
     assert_eq!(refused, ToNew::Refused(expected));

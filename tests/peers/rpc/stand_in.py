@@ -1,6 +1,7 @@
 """A server that answers as a real one of its kind does: stand_in.py xapi|openai|ethereum|mcp PORT. Prints `ready` once it listens."""
 import http.server
 import json
+import socket
 import sys
 import threading
 import time
@@ -134,7 +135,16 @@ def mcp(port):
     def fast() -> str:
         return 'fast'
 
-    threading.Timer(1.0, lambda: print('ready', flush=True)).start()
+    def report():
+        while True:
+            try:
+                socket.create_connection(('127.0.0.1', port)).close()
+            except OSError:
+                time.sleep(0.02)
+                continue
+            return print('ready', flush=True)
+
+    threading.Thread(target=report, daemon=True).start()
     anyio.run(lambda: server.run_streamable_http_async(port=port))
 
 
