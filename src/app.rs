@@ -475,7 +475,7 @@ impl App {
             running,
             waiting, "the drain took too long, ending what is left"
         );
-        shared.gate.refuse_all();
+        shared.give_up_calls();
         // An answer that is not written by then is lost with the process.
         let last =
             async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };

@@ -48,6 +48,7 @@ mod request;
 pub mod sdk;
 pub mod steps;
 mod trace;
+mod wakers;
 mod would;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,6 +81,7 @@ pub use self::reply::{
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody};
 pub use self::sdk::{ArrayCall, BackendKind};
 pub use self::trace::{Trace, TraceId};
+pub use self::wakers::{TaskWakers, WatchedTask};
 pub use self::would::{Would, WouldEnd};
 
 /// How the kernel detects a dead silent peer: after a minute it sends probes, and closes after six

@@ -40,7 +40,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::addresses::{AddressState, NameState};
 use self::backend::{BackendHandle, CurrentBackend};
-use self::carry::{Carry, FlaggedExchange};
+use self::carry::{AsyncExchange, Carry};
 pub use self::connect::{ConnectError, Resolve, Resolving};
 pub use self::options::{BackendAddress, Bounds, Remote};
 pub use self::tls::BackendTls;
@@ -182,11 +182,12 @@ async fn send_array<S: Slot>(
     let on_client_left = backend.bounds.on_client_left;
     match backend.connect_and_write(&call.bytes).await {
         Ok((link, written)) => {
-            let exchange = FlaggedExchange::new(Arc::clone(&record), on_client_left, |committed| {
-                committed.set(written > 0);
-                socket::array(link, written, call, slot, record, backend, committed)
-            });
-            Carry::new(exchange).await
+            if written > 0 {
+                record.commit();
+            }
+            let own = Arc::clone(&record);
+            let exchange = socket::array(link, written, call, slot, record, backend);
+            Carry::new(AsyncExchange::new(own, on_client_left, exchange)).await
         }
         Err(cause) => Err(UnsentCall::new(Message::Socket(call), slot, cause)),
     }

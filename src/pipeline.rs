@@ -20,7 +20,7 @@ use tidegate_runtime::{Clock, Live};
 use crate::admit::{Ask, Claimed, Gate, Waits};
 use crate::call::{
     Claim, Dialect, Facts, Head, Identity, Message, Observe, Origin, Progress, Reason, Record,
-    Refusal, Rejection, Reply, Request, RequestBody, Serve, Trace, Tunnel,
+    Refusal, Rejection, Reply, Request, RequestBody, Serve, TaskWakers, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
@@ -47,6 +47,8 @@ pub struct Pipeline {
     pub observer: Arc<dyn Observe>,
     /// The time.
     pub clock: Clock,
+    /// Wakes the tasks of calls when they are given up.
+    pub wakers: TaskWakers,
 }
 
 /// A request, until it is answered. Written by hand, because an async function has room for the call and for all

@@ -43,7 +43,9 @@ use self::io::Client;
 pub use self::stop::Stop;
 pub use self::streams::StreamDrain;
 use self::trusted::TrustedProxies;
-use crate::call::{BackendKind, Dialect, Identity, Listener, Origin, Peer, Protocol, Serve};
+use crate::call::{
+    BackendKind, Dialect, Identity, Listener, Origin, Peer, Protocol, Serve, TaskWakers,
+};
 use crate::options::kind::{DAY, GIB, HOUR, KIB, MIB, MS, SECOND, duration, integer, size};
 use crate::options::options;
 
@@ -186,6 +188,8 @@ pub struct Conversation<S> {
     pub stop: Stop,
     /// Ends what has no end of its own, when the proxy goes down.
     pub streams: StreamDrain,
+    /// Wakes connections when their calls are given up.
+    pub wakers: TaskWakers,
 }
 
 /// Serves one connection to its end, and then drops what is held for it.
@@ -194,10 +198,11 @@ pub fn converse<S: Serve, H: Send + Unpin>(
     conversation: Arc<Conversation<S>>,
     held: H,
 ) -> impl Future<Output = ()> + Send {
-    ConnectionTask {
+    let wakers = conversation.wakers.clone();
+    wakers.watch(ConnectionTask {
         state: ConnectionState::Accepted(accepted, conversation),
         _held: held,
-    }
+    })
 }
 
 /// A connection. It has room for its present part only, because 10,000 of them may be silent, idle or waiting.

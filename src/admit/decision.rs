@@ -10,7 +10,7 @@ use tidegate_limits::{Hold, Timestamp};
 use tokio::sync::oneshot;
 
 use super::promotion::EffectiveClass;
-use crate::call::{Reason, Record, Refusal};
+use crate::call::{Record, Refusal};
 
 /// The most postponements of one call that its line for a replay shows. With the default times, a call
 /// that waits for two minutes has fewer.
@@ -174,12 +174,5 @@ fn tell(waiter: WaitingCall, turn: Decision, answer: &mut Option<Decision>) -> O
     match tell.send(Box::new(turn)).map_err(|turn| *turn) {
         Err(Decision::Admit { hold, .. }) => Some(hold),
         Err(Decision::Refuse { .. }) | Ok(()) => None,
-    }
-}
-
-pub(super) fn draining() -> Refusal {
-    Refusal {
-        retry_after: Some(Duration::from_secs(1)),
-        ..Refusal::new(Reason::Draining, "the proxy is going down")
     }
 }

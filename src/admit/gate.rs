@@ -12,7 +12,7 @@ use tidegate_runtime::Clock;
 
 use super::ask::{Ask, Claimed};
 use super::carry::NewLedger;
-use super::decision::{CallOwner, Lane, RefusalCause, WaitingCall, draining};
+use super::decision::{CallOwner, Lane, RefusalCause, WaitingCall};
 use super::early::Attempt;
 use super::lock::{GateLock, GateState};
 use super::observe::CallEvent;
@@ -25,7 +25,7 @@ use super::shadow::CallEnd;
 use super::user_work::Promotion;
 use super::waiting::{Admission, SubmitOutcome};
 use crate::call::steps::{ReplayFacts, StepKind};
-use crate::call::{Destination, Fault, Generation, Record, Role};
+use crate::call::{self, Destination, Fault, Generation, Record, Role};
 
 /// By how much the time of day must differ from where fixed windows are before they move. A clock that is only slewed
 /// drifts by half a millisecond a second.
@@ -49,7 +49,7 @@ impl Gate {
     /// Asks for a call's turn: resolves the call, and admits it now or else queues it.
     pub fn ask(&self, mut ask: Ask, record: &Arc<Record>) -> Admission {
         if self.lock.draining.load(Ordering::Relaxed) {
-            return Admission::Decided(Err(draining()));
+            return Admission::Decided(Err(call::Refusal::draining()));
         }
         let lane = Lane::of(ask.limited);
         let backend = ask.destination;
@@ -139,7 +139,7 @@ impl Gate {
         });
         match submission {
             Some(submission) => call.answer(submission),
-            None => Admission::Decided(Err(draining())),
+            None => Admission::Decided(Err(call::Refusal::draining())),
         }
     }
 
@@ -256,9 +256,11 @@ impl Gate {
         self.lock.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses all waiting calls, and calls that would wait again because they cannot be sent.
+    /// Refuses all waiting calls, and calls that would wait again because they cannot be sent. Calls at a backend are given up
+    /// when they are polled next.
     pub fn refuse_all(&self) {
         self.drain();
+        self.lock.gives_up.store(true, Ordering::Release);
         self.lock.change(|state, now| {
             state.refuses_all = true;
             // If no call waits, no line has this instant.
@@ -274,6 +276,12 @@ impl Gate {
                 state.note_gone(id);
             }
         });
+    }
+
+    /// Whether calls at a backend are given up: the time of the drain is over.
+    #[must_use]
+    pub fn gives_up(&self) -> bool {
+        self.lock.gives_up.load(Ordering::Acquire)
     }
 
     /// Waits until the queue has room, if a full queue holds the next call back.

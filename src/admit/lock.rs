@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use super::acts::{ControlState, first};
 use super::ask::{Ask, Waits};
 use super::backends::BackendHealth;
-use super::decision::{CallOwner, Decision, Lane, RefusalCause, WaitingCall, draining};
+use super::decision::{CallOwner, Decision, Lane, RefusalCause, WaitingCall};
 use super::journal::{Journal, SchedulerEvent};
 use super::ledger::GateLedger;
 use super::observe::{CallEvent, Observer};
@@ -56,6 +56,8 @@ pub(super) struct GateLock {
     /// There are events of calls for which another process decides.
     pub(super) peer_changed: Notify,
     pub(super) draining: AtomicBool,
+    /// Calls at a backend are given up, for what looks without the lock.
+    pub(super) gives_up: AtomicBool,
     /// Calls that left for a backend.
     pub(super) sent: AtomicU64,
 }
@@ -156,6 +158,7 @@ impl GateLock {
             turned: Notify::new(),
             peer_changed: Notify::new(),
             draining: AtomicBool::new(false),
+            gives_up: AtomicBool::new(false),
         }
     }
 
@@ -335,7 +338,7 @@ impl GateLock {
             Why::NeverPossible => Reason::NeverPossible,
             Why::RateLimited => Reason::RateLimited,
             Why::StoreAway => Reason::QuotaStoreAway,
-            Why::Draining => return draining(),
+            Why::Draining => return Refusal::draining(),
         };
         let detail = match reason {
             Reason::BackendUnreachable => {

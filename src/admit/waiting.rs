@@ -9,7 +9,7 @@ use tidegate_limits::scheduler::Delays;
 use tidegate_limits::{Call, Class, Hold, Ticket, Timestamp};
 use tokio::sync::oneshot;
 
-use super::decision::{Decision, Lane, RefusalCause, draining};
+use super::decision::{Decision, Lane, RefusalCause};
 use super::early::Attempt;
 use super::lock::{BEAT, GateLock, GateState};
 use super::observe::CallEvent;
@@ -118,7 +118,7 @@ impl GateCall {
                 self.note_end(at, refusal.step(), postponed, delays, would);
                 Err(match refusal {
                     RefusalCause::Scheduler(it) => self.lock.refusal(&it, self.backend),
-                    RefusalCause::Draining => draining(),
+                    RefusalCause::Draining => Refusal::draining(),
                     RefusalCause::Peer(refusal) => *refusal,
                 })
             }

@@ -29,7 +29,7 @@ use super::{
     AppState, REVISION, StartError, divide, follow, own_places, warn_of_observed, with_costs,
 };
 use crate::admit::Gate;
-use crate::call::Observe;
+use crate::call::{Observe, TaskWakers};
 use crate::callers::{Callers, ChangeResult};
 use crate::classify::Classifier;
 use crate::coalesce::Coalescer;
@@ -222,6 +222,7 @@ fn conversation_of(
         clock: pipeline.clock,
         stop: stop.clone(),
         streams: streams.clone(),
+        wakers: pipeline.wakers.clone(),
     }
 }
 
@@ -241,6 +242,7 @@ fn pipeline_of(
         forwarder: Forwarder::new(&config.forward),
         observer,
         clock,
+        wakers: TaskWakers::default(),
     }
 }
 

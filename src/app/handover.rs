@@ -192,7 +192,7 @@ impl App {
                 waiting, "the drain took too long, ending what is left"
             );
             shared.closing.set();
-            shared.gate.refuse_all();
+            shared.give_up_calls();
             let _ = tokio::time::timeout(LAST_WORDS, shared.conversations.wait()).await;
         }
         shared.history.end_streams().await;

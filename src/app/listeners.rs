@@ -259,6 +259,12 @@ impl AppState {
         }
     }
 
+    /// Answers all calls that are left: those that wait were not sent, and those at the backend may still run.
+    pub(super) fn give_up_calls(&self) {
+        self.gate.refuse_all();
+        self.pipeline.wakers.wake_all();
+    }
+
     /// The bound addresses of the listeners that clients can still reach. Checks their files.
     pub(super) fn reachable(&self) -> Vec<Bind> {
         let look = |it: &RunningListener| (it.settings.get().bind.clone(), it.file.clone());

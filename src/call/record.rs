@@ -308,6 +308,8 @@ pub struct Record {
     facts: Mutex<Facts>,
     /// An interim reply is here.
     has_interim: AtomicBool,
+    /// A byte of the call has left for the backend.
+    is_committed: AtomicBool,
     observer: Arc<dyn Observe>,
 }
 
@@ -339,6 +341,7 @@ impl Record {
         let record = Arc::new(Self {
             facts: Mutex::new(facts),
             has_interim: AtomicBool::new(false),
+            is_committed: AtomicBool::new(false),
             observer,
         });
         record.observer.call_began(id, Arc::downgrade(&record));
@@ -391,6 +394,7 @@ impl Record {
                 | Reason::BackendCut
                 | Reason::BackendSlow
                 | Reason::ReplyTooLarge
+                | Reason::DrainTimeout
                 | Reason::Internal => Verdict::Failed,
                 // After the handshake it counts as sent.
                 Reason::BackendTls if facts.sent.is_some() => Verdict::Failed,
@@ -414,6 +418,17 @@ impl Record {
     pub fn pass_interim(&self, reply: &[u8]) {
         self.note(|facts| facts.rare_mut().interim.extend_from_slice(reply));
         self.has_interim.store(true, Ordering::Release);
+    }
+
+    /// A byte of the call leaves for the backend: from now on it may run there.
+    pub fn commit(&self) {
+        self.is_committed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a byte of the call has left for the backend.
+    #[must_use]
+    pub fn is_committed(&self) -> bool {
+        self.is_committed.load(Ordering::Relaxed)
     }
 
     /// Interim replies that came since the last call of this.

@@ -98,6 +98,8 @@ reasons! {
     BackendTls: "backend_tls", 503, SERVICE_UNAVAILABLE;
     /// The client left, and the connection to the backend was closed for it.
     ClientLeft: "client_left", 500, REQUEST_TIMEOUT;
+    /// The proxy stopped while the call was at the backend.
+    DrainTimeout: "drain_timeout", 500, GATEWAY_TIMEOUT;
 }
 
 impl Reason {
@@ -178,6 +180,15 @@ impl Refusal {
             Reason::NoBackend,
             format!("no {which} backend is configured"),
         )
+    }
+
+    /// The proxy is going down, and the call was not sent.
+    #[must_use]
+    pub fn draining() -> Self {
+        Self {
+            retry_after: Some(Duration::from_secs(1)),
+            ..Self::new(Reason::Draining, "the proxy is going down")
+        }
     }
 
     /// A refusal that no limit decided.

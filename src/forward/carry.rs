@@ -2,34 +2,14 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
 use crate::call::{OnClientLeft, Reason, Record};
 
-/// A flag that is set and read within one task.
-#[derive(Debug, Default)]
-pub(super) struct Flag(AtomicBool);
-
-impl Flag {
-    pub(super) fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set(&self, to: bool) {
-        self.0.store(to, Ordering::Relaxed);
-    }
-}
-
-/// Set by an exchange at its first byte. From then on it must not be cancelled.
-pub(super) type CommitFlag = Arc<Flag>;
-
 /// An exchange that can go on without its client.
 pub(super) trait Carried: Future<Output: Send> + Send + Unpin + 'static {
-    /// Whether a byte has left.
-    fn is_committed(&self) -> bool;
     /// How the exchange ends when its client leaves.
     fn on_client_left(&self) -> OnClientLeft;
     /// The record of the call.
@@ -38,34 +18,28 @@ pub(super) trait Carried: Future<Output: Send> + Send + Unpin + 'static {
     fn abandon(self);
 }
 
-/// An exchange that is an async function, and sets a flag.
-pub(super) struct FlaggedExchange<T> {
+/// An exchange that is an async function.
+pub(super) struct AsyncExchange<T> {
     exchange: Pin<Box<dyn Future<Output = T> + Send>>,
-    committed: CommitFlag,
     on_client_left: OnClientLeft,
     record: Arc<Record>,
 }
 
-impl<T> FlaggedExchange<T> {
-    pub(super) fn new<F>(
+impl<T> AsyncExchange<T> {
+    pub(super) fn new(
         record: Arc<Record>,
         on_client_left: OnClientLeft,
-        exchange: impl FnOnce(CommitFlag) -> F,
-    ) -> Self
-    where
-        F: Future<Output = T> + Send + 'static,
-    {
-        let committed = CommitFlag::default();
+        exchange: impl Future<Output = T> + Send + 'static,
+    ) -> Self {
         Self {
-            exchange: Box::pin(exchange(Arc::clone(&committed))),
-            committed,
+            exchange: Box::pin(exchange),
             on_client_left,
             record,
         }
     }
 }
 
-impl<T> Future for FlaggedExchange<T> {
+impl<T> Future for AsyncExchange<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
@@ -73,11 +47,7 @@ impl<T> Future for FlaggedExchange<T> {
     }
 }
 
-impl<T: Send + 'static> Carried for FlaggedExchange<T> {
-    fn is_committed(&self) -> bool {
-        self.committed.get()
-    }
-
+impl<T: Send + 'static> Carried for AsyncExchange<T> {
     fn on_client_left(&self) -> OnClientLeft {
         // Until all of it has left, the slot of a dropped exchange would be given back undrawn.
         match self.record.note(|facts| facts.sent.is_some()) {
@@ -126,7 +96,7 @@ impl<E: Carried> Future for Carry<E> {
 impl<E: Carried> Drop for Carry<E> {
     fn drop(&mut self) {
         if let Some(exchange) = self.exchange.take()
-            && exchange.is_committed()
+            && exchange.record().is_committed()
         {
             match exchange.on_client_left() {
                 OnClientLeft::Close => {
@@ -134,7 +104,7 @@ impl<E: Carried> Drop for Carry<E> {
                     exchange.abandon();
                 }
                 OnClientLeft::Finish => {
-                    exchange.record().note(|facts| facts.left = true);
+                    note_left(exchange.record());
                     carry_on(async move {
                         drop(exchange.await);
                     });
@@ -144,10 +114,15 @@ impl<E: Carried> Drop for Carry<E> {
     }
 }
 
+/// Records that the client has left, unless the proxy gives the call up.
+fn note_left(record: &Record) {
+    record.note(|facts| facts.left |= facts.reason != Some(Reason::DrainTimeout));
+}
+
 /// Records that the client has left, and the backend's connection is closed for it.
 pub(super) fn note_closed(record: &Record) {
+    note_left(record);
     record.note(|facts| {
-        facts.left = true;
         facts.reason = facts.reason.or(Some(Reason::ClientLeft));
     });
 }

@@ -151,10 +151,6 @@ impl<S: Slot> Future for Exchange<S> {
 }
 
 impl<S: Slot> Carried for Box<Exchange<S>> {
-    fn is_committed(&self) -> bool {
-        self.outgoing.written() > 0
-    }
-
     fn on_client_left(&self) -> OnClientLeft {
         Exchange::on_client_left(self)
     }
@@ -279,7 +275,11 @@ impl<S: Slot> Exchange<S> {
         let upstream = self.upstream.as_mut().expect("it is open");
         let pending = self.pending.as_mut();
         let call = &mut pending.expect("it has not ended").call;
-        match self.outgoing.poll(call, &mut upstream.link, cx) {
+        let sent = self.outgoing.poll(call, &mut upstream.link, cx);
+        if self.outgoing.written() > 0 {
+            self.record.commit();
+        }
+        match sent {
             Poll::Ready(Ok(())) => self.note_sent(),
             Poll::Ready(Err(Interruption::ByBackend(error))) if self.outgoing.written() == 0 => {
                 return Err(Failure::Unwritten(error));

@@ -13,7 +13,6 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::backend::BackendHandle;
-use super::carry::CommitFlag;
 use super::connect::ConnectError;
 use super::deadline::ExchangeDeadline;
 use super::failure::Failure;
@@ -44,11 +43,10 @@ pub(super) async fn array<S: Slot>(
     mut slot: S,
     record: Arc<Record>,
     backend: Arc<BackendHandle>,
-    committed: CommitFlag,
 ) -> ExchangeResult<S> {
     let bounds = &backend.bounds;
     let mut deadline = ExchangeDeadline::new(bounds);
-    let writing = write_whole(&mut link, written, &call.bytes, &committed, &mut deadline);
+    let writing = write_whole(&mut link, written, &call.bytes, &record, &mut deadline);
     match writing.await {
         WriteOutcome::Whole => {}
         WriteOutcome::Nothing(error) => {
@@ -78,13 +76,13 @@ async fn write_whole(
     link: &mut Link,
     mut written: usize,
     bytes: &[u8],
-    committed: &CommitFlag,
+    record: &Record,
     deadline: &mut ExchangeDeadline,
 ) -> WriteOutcome {
     while written < bytes.len() {
         match link.try_write(&bytes[written..]) {
             Ok(more) => {
-                committed.set(true);
+                record.commit();
                 written += more;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

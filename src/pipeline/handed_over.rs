@@ -126,7 +126,12 @@ impl Pipeline {
         };
         let watch = Arc::<AbsentClient>::clone(&absent);
         let pipeline = self.clone();
-        let work = move |room| pipeline.run_handed_over(key, ask, outgoing, record, absent, room);
+        let work = move |room| {
+            let wakers = pipeline.wakers.clone();
+            wakers.watch(Box::pin(
+                pipeline.run_handed_over(key, ask, outgoing, record, absent, room),
+            ))
+        };
         let submitted = self.tasks.submit(submission, watch, work);
         let mut task = submitted.map_err(|refused| not_taken(refused, caller))?;
         if !task.has_ended_at_once().await && !wait.is_zero() {

@@ -7,7 +7,10 @@ use std::task::{Context, Poll, ready};
 use super::Pipeline;
 use crate::admit::{Admission, Ask, Permit, QueuedCall};
 use crate::call::{Message, Progress, Reason, Record, Refusal};
-use crate::forward::Forward;
+use crate::forward::{Forward, UnsentCall};
+
+/// The end of an exchange: the answer, a refusal, or the call if no byte of it left.
+type ExchangeEnd<O> = Result<Result<<O as Forward>::Answer, Refusal>, UnsentCall<O, Permit>>;
 
 /// The clients of a call: one, or all that share it.
 pub(super) trait Clients: Sync {
@@ -70,6 +73,37 @@ pub(super) enum RunState<'a, C: Clients + 'a, O: Forward> {
     Refused(Refusal),
     /// The reply was returned.
     Ended,
+}
+
+impl Pipeline {
+    /// Polls an exchange with the backend. When the time of a drain is over, the call is given up.
+    pub(super) fn poll_sending<O: Forward>(
+        &self,
+        sending: &mut O::Sending<Permit>,
+        record: &Record,
+        cx: &mut Context<'_>,
+    ) -> Poll<ExchangeEnd<O>> {
+        let polled = Pin::new(sending).poll(cx);
+        if polled.is_pending() && self.gate.gives_up() {
+            return Poll::Ready(Ok(Err(given_up(record))));
+        }
+        polled
+    }
+}
+
+/// The answer to a call whose exchange is given up. What may have begun at the backend is not called unsent.
+#[cold]
+fn given_up(record: &Record) -> Refusal {
+    let refusal = match record.is_committed() {
+        true => Refusal::new(
+            Reason::DrainTimeout,
+            "the proxy has stopped, and the call was at the backend, where it may still run",
+        ),
+        false => Refusal::draining(),
+    };
+    // Before the exchange is dropped, which says else that the client has left.
+    record.refuse(&refusal);
+    refusal
 }
 
 impl<'a, C: Clients, O: Forward> Run<'a, C, O> {
@@ -137,14 +171,16 @@ impl<C: Clients, O: Forward> Future for Run<'_, C, O> {
                     }
                     continue;
                 }
-                RunState::Sends(sending) => match ready!(Pin::new(sending).poll(cx)) {
-                    Ok(reply) => reply,
-                    Err(unsent) => {
-                        let trying = pipeline.try_again(unsent, clients, record);
-                        this.state = RunState::Boxed(Box::pin(trying));
-                        continue;
+                RunState::Sends(sending) => {
+                    match ready!(pipeline.poll_sending::<O>(sending, record, cx)) {
+                        Ok(reply) => reply,
+                        Err(unsent) => {
+                            let trying = pipeline.try_again(unsent, clients, record);
+                            this.state = RunState::Boxed(Box::pin(trying));
+                            continue;
+                        }
                     }
-                },
+                }
                 RunState::Boxed(answer) => ready!(answer.as_mut().poll(cx)),
                 RunState::Asks(..) | RunState::Refused(_) | RunState::Ended => match this.take() {
                     RunState::Asks(ask, outgoing) => {

@@ -1,6 +1,7 @@
 //! A call that is sent again: no byte of it was written, or it is a read that the backend closed without a
 //! reply.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,8 +62,8 @@ impl Pipeline {
             }
         };
         clients.admit();
-        let sending = outgoing.send(&self.forwarder, permit, Arc::clone(&second));
-        match sending.await {
+        let mut sending = outgoing.send(&self.forwarder, permit, Arc::clone(&second));
+        match poll_fn(|cx| self.poll_sending::<O>(&mut sending, &second, cx)).await {
             Ok(reply) => reply.inspect_err(|refusal| second.refuse(refusal)),
             Err(UnsentCall { slot, cause, .. }) => {
                 // What stays is the refusal of the first.
@@ -114,8 +115,8 @@ impl Pipeline {
             let asked = self.gate.ask_again(unsent.slot, fault);
             let permit = admitted(asked, clients).await?;
             clients.admit();
-            let sending = outgoing.send(&self.forwarder, permit, Arc::clone(record));
-            match sending.await {
+            let mut sending = outgoing.send(&self.forwarder, permit, Arc::clone(record));
+            match poll_fn(|cx| self.poll_sending::<O>(&mut sending, record, cx)).await {
                 Ok(reply) => return reply,
                 Err(again) => unsent = again,
             }

@@ -96,7 +96,7 @@ impl Pipeline {
         // the gate before its client's half-close is checked.
         let mut unwoken = Context::from_waker(Waker::noop());
         if task.as_mut().poll(&mut unwoken).is_pending() {
-            tokio::spawn(task);
+            tokio::spawn(self.wakers.watch(task));
         }
     }
 

@@ -9,7 +9,7 @@ use super::stream::ClientStream;
 use super::streams::StreamKind;
 use super::wire::OnEof;
 use super::{ConnectionOrigin, Conversation, tunnel};
-use crate::call::{Progress, Reason, Refusal, Serve};
+use crate::call::{Progress, Refusal, Serve};
 
 pub(super) async fn serve<S: Serve>(
     client: Client,
@@ -27,7 +27,7 @@ pub(super) async fn serve<S: Serve>(
         () = gone(&mut stream, on_eof, &progress) => return,
         // A tunnel that began now would end at once.
         () = conversation.streams.wait() => {
-            let mut refusal = Refusal::new(Reason::Draining, "the proxy is going down");
+            let mut refusal = Refusal::draining();
             return progress.refuse(&mut refusal);
         }
     };

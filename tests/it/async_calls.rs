@@ -15,7 +15,7 @@ use tidegate::admit::{Admission, Permit};
 use tidegate::call::{
     self, BackendKind, BodyError, ByteStream, Destination, Dialect, Facts, Head, HttpCall,
     Identity, Message, Origin, Progress, Reason, Record, Refusal, Rejection, Reply, RequestBody,
-    Serve, Tunnel, Verdict,
+    Serve, TaskWakers, Tunnel, Verdict,
 };
 use tidegate::listen::{self, Connections, InheritedSockets};
 use tidegate::pipeline::Pipeline;
@@ -955,6 +955,7 @@ fn sabotaged(stack: &Stack, text: &str) -> SocketAddr {
         clock: stack.clock,
         stop: Stop::default(),
         streams: StreamDrain::default(),
+        wakers: TaskWakers::default(),
     });
     let connections = Connections::new(16);
     serve(

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate::admit::{Admission, Gate};
 use tidegate::call::{
     ArrayCall, Destination, Dialect, Facts, Message, NoObserver, Origin, Progress, Reason, Record,
-    Refusal, Reply, Request, Serve, Verdict,
+    Refusal, Reply, Request, Serve, TaskWakers, Verdict,
 };
 use tidegate::callers::Callers;
 use tidegate::classify::Classifier;
@@ -801,6 +801,7 @@ impl Alone {
             gate,
             forwarder: Forwarder::new(&config.forward),
             observer: Arc::new(NoObserver),
+            wakers: TaskWakers::default(),
         };
         Self { pipeline, clock }
     }

@@ -266,13 +266,18 @@ async fn a_call_that_waits_longer_than_the_drain_of_the_old_process_is_refused()
     let limits = "per_window = \"total:1000\"\noutstanding = 1";
     let server = "[server]\ndrain_timeout = \"1s\"\n";
     let old = Upgraded::start(&socket_backend(&backend.backend.addr), limits, server).await;
-    let _running = sending(old.addr, array("guest_list", "RUNS")).await;
+    let mut running = sending(old.addr, array("guest_list", "RUNS")).await;
     backend.next().await;
     let mut waiting = sending(old.addr, array("guest_list", "WAITS")).await;
     old.sidecar.reaches("tidegate_queue_depth", 1.0).await;
-    let _new = old.succeeded().await;
+    let new = old.succeeded().await;
     let answer = crate::support::read_all(&mut waiting).await;
     assert!(answer.contains("draining"), "{answer:?}");
+    // It was sent, so its answer says something else, and its slot is held as after a crash.
+    let answer = crate::support::read_all(&mut running).await;
+    assert!(answer.contains("drain_timeout"), "{answer:?}");
+    new.log().wait(&["the old process has ended"]).await;
+    new.reaches("tidegate_outstanding", 1.0).await;
 }
 
 #[tokio::test]

@@ -640,14 +640,53 @@ async fn calls_that_wait_beyond_the_drain_timeout_are_refused_and_the_exit_code_
         answer.to_ascii_lowercase().contains("connection: close"),
         "{answer}"
     );
+    // It ran at the backend; its result is unknown.
+    let answer = json(&read_all(&mut running).await);
+    assert_eq!(
+        (&answer["overallRC"], &answer["rs"]),
+        (&500.into(), &29.into()),
+        "{answer}"
+    );
+    assert!(
+        answer["errmsg"]
+            .as_str()
+            .is_some_and(|it| it.contains("may still run")),
+        "{answer}"
+    );
     let (status, log) = sidecar.ended().await;
     assert_eq!(status.code(), Some(1), "{log:#?}");
     let refused = log.iter().filter(|line| line.contains("\"draining\""));
     assert_eq!(refused.count(), 2, "{log:#?}");
-    // It ran at the backend; its result is unknown.
-    let mut rest = Vec::new();
-    let _ = tokio::io::AsyncReadExt::read_to_end(&mut running, &mut rest).await;
-    assert_eq!(rest, b"");
+    let given_up = |line: &&String| line.contains("\"reason\":\"drain_timeout\"");
+    let given_up: Vec<_> = log.iter().filter(given_up).collect();
+    assert_eq!(given_up.len(), 1, "{log:#?}");
+    assert!(
+        given_up[0].contains("\"verdict\":\"failed\""),
+        "{}",
+        given_up[0]
+    );
+}
+
+#[tokio::test]
+async fn an_http_call_at_the_backend_is_answered_when_the_drain_time_is_over() {
+    let mut held = Held::start(OK).await;
+    let text = config(held.backend.addr, &outstanding(1))
+        .replace("\"20s\"", "\"300ms\"")
+        .replace("kind = \"zvm\"", "kind = \"http\"");
+    let sidecar = Sidecar::start(&text).await;
+    let addr = sidecar.listener("test").await;
+    let mut running = sending(addr, b"GET /host HTTP/1.1\r\nHost: t\r\n\r\n").await;
+    held.next().await;
+    sidecar.signal("TERM");
+    let answer = read_all(&mut running).await;
+    assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
+    assert!(answer.contains("\"reason\":\"drain_timeout\""), "{answer}");
+    let (status, log) = sidecar.ended().await;
+    assert_eq!(status.code(), Some(1), "{log:#?}");
+    let call = log.iter().find(|line| line.contains("\"drain_timeout\""));
+    let call = call.expect("its line");
+    assert!(call.contains("\"verdict\":\"failed\""), "{call}");
+    assert!(!call.contains("\"left\":true"), "{call}");
 }
 
 #[tokio::test]

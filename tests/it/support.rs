@@ -19,7 +19,7 @@ use tidegate::app;
 use tidegate::call::claim::ClaimDeadline;
 use tidegate::call::{
     Destination, Facts, Identity, Listener, Observe, Peer, Record, Refusal, Rejection, Role, Serve,
-    TlsCause,
+    TaskWakers, TlsCause,
 };
 use tidegate::callers::{Callers, ChangeResult};
 use tidegate::classify::Classifier;
@@ -196,6 +196,7 @@ impl Stack {
             forwarder,
             observer: Arc::new(seen.clone()),
             clock,
+            wakers: TaskWakers::default(),
         };
         let connections = Connections::new(config.listen.max_connections);
         let stop = CancellationToken::new();
@@ -211,6 +212,7 @@ impl Stack {
             clock,
             stop: closing.clone(),
             streams: StreamDrain::default(),
+            wakers: pipeline.wakers.clone(),
         });
         let listeners = config.listen.listeners.into_iter().map(Arc::new);
         let binds: Vec<_> = listeners
