@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_runtime::{Live, lock};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
@@ -244,12 +245,15 @@ impl AppState {
         self.ready.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until all connections are closed. What has no end of its own is ended shortly before the time is over.
+    /// Waits until all connections are closed. What has no end of its own is ended shortly before the time is over. Idle
+    /// connections end at half of it, so that the last call that comes on one still has time to wait and to run.
     pub(super) async fn finish_connections(self: Arc<Self>, drain_timeout: Duration) {
-        let ending = async {
-            self.streams.end_all(drain_timeout, drain_timeout).await;
-            // Idle connections too.
+        let idle = async {
+            sleep(drain_timeout / 2).await;
             self.closing.set();
+        };
+        let ending = async {
+            tokio::join!(self.streams.end_all(drain_timeout, drain_timeout), idle);
             std::future::pending::<()>().await;
         };
         let closed = async { tokio::join!(self.conversations.wait(), self.pipeline.tasks.drain()) };
