@@ -273,6 +273,7 @@ async fn a_call_that_waits_longer_than_the_drain_of_the_old_process_is_refused()
     let new = old.succeeded().await;
     let answer = crate::support::read_all(&mut waiting).await;
     assert!(answer.contains("draining"), "{answer:?}");
+    assert!(answer.contains("\"retryAfter\": 1"), "{answer:?}");
     // It was sent, so its answer says something else, and its slot is held as after a crash.
     let answer = crate::support::read_all(&mut running).await;
     assert!(answer.contains("drain_timeout"), "{answer:?}");

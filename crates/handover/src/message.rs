@@ -177,7 +177,11 @@ impl CallRefusal {
     /// The refusal of a call whose process ends before its turn.
     #[must_use]
     pub fn draining() -> Self {
-        Self::new("draining", "the process ends before the turn of this call")
+        Self {
+            // The next process serves already.
+            retry_after: Some(1000),
+            ..Self::new("draining", "the process ends before the turn of this call")
+        }
     }
 
     /// The refusal of a call that finds the queue full.
