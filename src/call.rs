@@ -38,6 +38,7 @@ pub mod identity;
 pub(crate) mod link;
 pub mod listener;
 pub(crate) mod loopback;
+mod meter;
 pub(crate) mod observe;
 pub mod pace;
 pub mod rate_limit;
@@ -69,6 +70,7 @@ pub use self::head::{Head, HeadMemo, Headers, RepeatedField, ReplyHead};
 pub use self::identity::{Identity, Peer};
 pub use self::link::{Link, PinnedConnection, TlsCause};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
+pub use self::meter::{CostMeter, CostPlace};
 pub use self::observe::{NoObserver, Observe};
 pub use self::rate_limit::LimitMode;
 pub use self::record::{Facts, RareFacts, Record, Verdict};
@@ -258,6 +260,8 @@ pub trait Slot: Send + Unpin + 'static {
     fn sent(&mut self) -> Instant;
     /// The first byte of the reply has arrived.
     fn replied(&mut self);
+    /// The answer says how many tokens the call has cost.
+    fn charge(&mut self, tokens: u64);
     /// How many calls the smallest limit on calls at once that it holds lets run; `None` if it holds none.
     fn narrowest(&self) -> Option<u32>;
     /// The backend is done with the call. Returns this moment.

@@ -27,8 +27,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldhash::HashMap;
 use tidegate_callers::{
-    CallerId, CallerTable, CostModel, FunctionId, Group, Matches, RateLimitId, ServiceTimes,
-    TableError, Usage,
+    CallerId, CallerTable, CostModel, FunctionId, Group, LearnedCosts, Matches, RateLimitId,
+    ServiceTimes, TableError, Usage,
 };
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::BucketId;
@@ -88,6 +88,8 @@ struct CallersState {
     /// The settings that the config had last, to see what a reload changes.
     configured: CallersSettings,
     service_times: ServiceTimes,
+    /// The costs of calls by their answers, by function and class.
+    learned: LearnedCosts<Arc<str>>,
     /// Rows forgotten so far.
     evicted: u64,
 }
@@ -204,12 +206,12 @@ impl Callers {
 impl CallersState {
     /// Every bucket there is to be.
     fn buckets(&self) -> BTreeMap<BucketId, (BucketRule, LimitMode)> {
-        let (settles, costs) = (self.costs.settle, self.costs.range(None));
+        let costs = self.costs.range(None);
         self.rate_limits
             .values()
             .filter_map(|limit| {
                 let mode = limit.rule.handling.mode;
-                let rule = limit.bucket(settles, costs)?;
+                let rule = limit.bucket(costs)?;
                 Some((limit.id.bucket(), (rule, mode)))
             })
             .collect()

@@ -118,6 +118,7 @@ impl Forward for Message {
                     array: call.array.clone(),
                     on_client_left: call.on_client_left,
                     pinned: call.pinned.clone(),
+                    meter: call.meter.clone(),
                 }))),
                 RequestBody::Streamed { .. } => None,
             },

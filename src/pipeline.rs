@@ -18,9 +18,10 @@ use self::run::{ClientState, Clients, Run, RunState};
 use tidegate_runtime::{Clock, Live};
 
 use crate::admit::{Ask, Claimed, Gate, Waits};
+use crate::call::claim::CostRule;
 use crate::call::{
-    Claim, Dialect, Facts, Head, Identity, Message, Observe, Origin, Progress, Reason, Record,
-    Refusal, Rejection, Reply, Request, RequestBody, Serve, TaskWakers, Trace, Tunnel,
+    Claim, CostMeter, Dialect, Facts, Head, Identity, Message, Observe, Origin, Progress, Reason,
+    Record, Refusal, Rejection, Reply, Request, RequestBody, Serve, TaskWakers, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
@@ -121,12 +122,9 @@ impl Serve for Pipeline {
         progress: &'a Progress,
     ) -> impl Future<Output = Result<Tunnel, Refusal>> + Send + 'a {
         let mut operation = self.classifier.get().tunnel(&origin);
-        let claim = self.claim(
-            &origin.identity,
-            &operation.function,
-            &[],
-            operation.limited,
-        );
+        let rule = CostRule::default();
+        let names = (&*operation.function, &[][..]);
+        let claim = self.claim(&origin.identity, names, operation.limited, &rule);
         let ask = ask(&operation, &origin, &claim, Waits::Client);
         let facts = facts(origin, Dialect::Tcp, &mut operation, claim);
         let record = Record::of(facts, Arc::clone(&self.observer));
@@ -172,12 +170,11 @@ impl Pipeline {
             named.name_caller(&mut origin);
         }
         let preference = self.preference(&mut message);
-        let claim = self.claim(
-            &origin.identity,
-            &operation.function,
-            named.as_ref().map_or(&[][..], |named| named.batch()),
-            operation.limited,
-        );
+        let rule = named.as_ref().map(|it| it.cost_rule(&operation.class));
+        let batch = named.as_ref().map_or(&[][..], |named| named.batch());
+        let names = (&*operation.function, batch);
+        let rule = rule.unwrap_or_default();
+        let claim = self.claim(&origin.identity, names, operation.limited, &rule);
         let waits = match preference {
             Some(_) => Waits::NoClient,
             None => Waits::Client,
@@ -207,6 +204,8 @@ impl Pipeline {
         if let Message::Http(call) = &mut message {
             call.body.count_into(&record);
             call.on_client_left = operation.on_client_left;
+            let place = named.as_ref().and_then(|named| named.cost_place.clone());
+            call.meter = place.map(|place| Box::new(CostMeter::new(place)));
         }
         let checked = named.map_or(Ok(()), |named| named.check());
         let outgoing = checked.and_then(|()| outgoing(message, &operation));
@@ -241,16 +240,16 @@ impl Pipeline {
     fn claim(
         &self,
         identity: &Arc<Identity>,
-        function: &str,
-        batch: &[Box<str>],
+        names: (&str, &[Box<str>]),
         limited: bool,
+        rule: &CostRule,
     ) -> Claim {
         let meets = match limited {
             true => Meets::Limits,
             false => Meets::NoLimits,
         };
-        self.callers
-            .claim_batch(self.clock.now(), identity, function, batch, meets)
+        let now = self.clock.now();
+        self.callers.claim_batch(now, identity, names, meets, rule)
     }
 
     /// Adds what is left of the rate limit that the call met, for the headers of its reply.

@@ -92,11 +92,7 @@ impl Permit {
     /// Returns the moment, unless it has ended before.
     pub(super) fn end(&mut self, outcome: Outcome, by_peer: Option<Tokens>) -> Option<Instant> {
         let (mut call, hold) = self.held.take()?;
-        // The time of a failed call does not show its cost for the backend.
-        let settling = match outcome {
-            Outcome::Served | Outcome::Overloaded => call.settling.take(),
-            Outcome::Failed => None,
-        };
+        let settling = call.settling.take();
         if let Promotion::UserWork(work) = &mut call.promotion
             && outcome == Outcome::Served
             && call.record.note(|facts| facts.is_success())
@@ -110,7 +106,7 @@ impl Permit {
             }
             let settled = settling
                 .zip(self.sent)
-                .map(|(settling, sent)| settling.settled(now.since(sent)));
+                .and_then(|(settling, sent)| settling.settled(outcome, now.since(sent)));
             let measured = settled.map(|settled| claim::drawn(settled.charged));
             let measured = measured.or(by_peer);
             let place = hold.place();
@@ -191,6 +187,13 @@ impl Slot for Permit {
             now
         });
         call.record.note(|facts| facts.step(now, StepKind::Replied));
+    }
+
+    fn charge(&mut self, tokens: u64) {
+        let (call, _) = self.held.as_mut().expect(HELD);
+        if let Some(settling) = &mut call.settling {
+            settling.answered(tokens);
+        }
     }
 
     fn finish(mut self, outcome: Outcome) -> Instant {

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use tidegate_callers::{CallerId, CostModel, FinalCharge, FunctionId, RateLimitId};
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::{BucketId, QuotaKey};
+use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Timestamp, Tokens, Weight};
 
 use super::identity::TEXT_BYTES_MAX;
@@ -47,20 +48,67 @@ pub enum Charged {
     },
 }
 
-/// How a call is settled, after the backend's time is known.
+/// How the cost of a call is found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CostRule {
+    /// The draw when it goes.
+    pub reserve: ReservedCost,
+    /// Whether its answer says what it has cost.
+    pub is_answered: bool,
+}
+
+/// The draw of a call when it goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ReservedCost {
+    /// The configured cost of its function.
+    #[default]
+    OfFunction,
+    /// A number of tokens.
+    Tokens(TokenCount),
+    /// As much as calls of this class have cost, of its function.
+    Learned(Arc<str>),
+}
+
+/// How a call is settled, after the backend is done with it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settling {
-    /// The setting at the arrival of the call.
-    pub costs: Arc<CostModel>,
     /// The estimated cost of the call.
     pub estimated: TokenCount,
+    /// The figure that decides.
+    pub by: SettledBy,
+}
+
+/// The figure that a call is settled by.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SettledBy {
+    /// The time of the backend, and the setting at the arrival of the call.
+    Time(Arc<CostModel>),
+    /// The number of tokens in its answer, once that is known.
+    Answer(Option<TokenCount>),
 }
 
 impl Settling {
-    /// The final charge of the call, for this time of the backend.
+    /// The answer says how many tokens the call has cost.
+    pub fn answered(&mut self, tokens: u64) {
+        if let SettledBy::Answer(known) = &mut self.by {
+            let micros = tokens.saturating_mul(TokenCount::ONE.micros());
+            *known = Some(TokenCount::from_micros(micros));
+        }
+    }
+
+    /// The final charge of a call with this end and this time of the backend; `None` if that of its departure stays. The
+    /// time of a failed call does not show its cost for the backend; a number that its answer has named does.
     #[must_use]
-    pub fn settled(&self, service: Duration) -> FinalCharge {
-        self.costs.settle(self.estimated, service)
+    pub fn settled(&self, outcome: Outcome, service: Duration) -> Option<FinalCharge> {
+        let Self { estimated, by } = self;
+        match by {
+            SettledBy::Time(_) if outcome == Outcome::Failed => None,
+            SettledBy::Time(costs) => Some(costs.settle(*estimated, service)),
+            SettledBy::Answer(known) => known.map(|charged| FinalCharge {
+                estimated: *estimated,
+                charged,
+            }),
+        }
     }
 }
 
@@ -119,6 +167,25 @@ impl Charged {
 }
 
 impl Claim {
+    /// The rule for the same call, if it is sent again.
+    #[must_use]
+    pub fn rule_again(&self) -> CostRule {
+        match self.is_settled_by_answer() {
+            true => CostRule {
+                reserve: ReservedCost::Tokens(self.cost),
+                is_answered: true,
+            },
+            false => CostRule::default(),
+        }
+    }
+
+    /// Whether its answer decides what is charged in the end.
+    #[must_use]
+    pub fn is_settled_by_answer(&self) -> bool {
+        let by = self.settling.as_ref().map(|settling| &settling.by);
+        matches!(by, Some(SettledBy::Answer(_)))
+    }
+
     /// The label of the rate limit that is charged.
     #[must_use]
     pub fn rate_limit(&self) -> Option<&Arc<str>> {

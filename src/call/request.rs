@@ -9,7 +9,9 @@ use tidegate_limits::Timestamp;
 
 use super::reply::{BodyError, ByteStream, PolledFrame, data_bytes};
 use super::sdk::ArrayCall;
-use super::{Dialect, ForwardedFields, Head, Identity, OnClientLeft, PinnedConnection, Record};
+use super::{
+    CostMeter, Dialect, ForwardedFields, Head, Identity, OnClientLeft, PinnedConnection, Record,
+};
 
 /// The origin of a call.
 #[derive(Clone, Debug)]
@@ -76,6 +78,8 @@ pub struct HttpCall {
     pub on_client_left: Option<OnClientLeft>,
     /// The backend connection that its client has logged in.
     pub pinned: Option<PinnedConnection>,
+    /// Reads the cost from the answer, if its route says where it is.
+    pub meter: Option<Box<CostMeter>>,
 }
 
 impl HttpCall {
@@ -89,6 +93,7 @@ impl HttpCall {
             array: None,
             on_client_left: None,
             pinned: None,
+            meter: None,
         }
     }
 

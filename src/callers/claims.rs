@@ -11,12 +11,11 @@ use tidegate_callers::{
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::BucketId;
-use tidegate_limits::scheduler::Settlement;
 
 use super::quotas::QuotaKeyParts;
 use super::rate_limit::{self, RateLimit};
 use super::{Account, Callers, CallersState, GroupUse, Meets};
-use crate::call::claim::{Charged, Claim, Counted, Settling};
+use crate::call::claim::{Charged, Claim, CostRule, Counted, ReservedCost, SettledBy, Settling};
 use crate::call::identity::fitting;
 use crate::call::{Dialect, Facts, Identity, Verdict};
 
@@ -29,41 +28,66 @@ impl Callers {
         function: &str,
         meets: Meets,
     ) -> Claim {
-        self.claim_batch(now, identity, function, &[], meets)
+        let rule = CostRule::default();
+        self.claim_batch(now, identity, (function, &[]), meets, &rule)
     }
 
-    /// Says the same as [`claim`](Self::claim) of a message with several calls, whose costs add up. An empty batch is one call.
+    /// Says the same as [`claim`](Self::claim) of a message with several calls, whose costs add up, or whose cost this rule
+    /// decides. An empty batch is one call.
     pub fn claim_batch(
         &self,
         now: Timestamp,
         identity: &Arc<Identity>,
-        function: &str,
-        batch: &[Box<str>],
+        (function, batch): (&str, &[Box<str>]),
         meets: Meets,
+        rule: &CostRule,
     ) -> Claim {
         let state = &mut *self.lock();
         state.find(now, identity);
         let function_name = function;
         let function = state.functions.find(function_name);
-        let cost = match meets {
-            Meets::Limits if batch.is_empty() => state.cost_model.cost(function),
-            Meets::Limits => batch.iter().fold(TokenCount::ZERO, |sum, name| {
-                let cost = state.cost_model.cost(state.functions.find(name));
-                sum.saturating_add(cost)
-            }),
-            Meets::NoLimits => TokenCount::ZERO,
+        let cost = match (meets, &rule.reserve) {
+            (Meets::Limits, ReservedCost::Tokens(tokens)) => *tokens,
+            (Meets::Limits, ReservedCost::Learned(class)) => {
+                let learned = state.learned.reserve(function, Arc::clone(class));
+                learned.unwrap_or_else(|| state.cost_model.cost(function))
+            }
+            (Meets::Limits, ReservedCost::OfFunction) if batch.is_empty() => {
+                state.cost_model.cost(function)
+            }
+            (Meets::Limits, ReservedCost::OfFunction) => {
+                batch.iter().fold(TokenCount::ZERO, |sum, name| {
+                    let cost = state.cost_model.cost(state.functions.find(name));
+                    sum.saturating_add(cost)
+                })
+            }
+            (Meets::NoLimits, _) => TokenCount::ZERO,
         };
         let counted = state.count(now, identity, function, cost);
-        let (charged, settlement) = match (meets, charged_to(&state.rate_limits, &state.matches)) {
-            (Meets::Limits, Some(limit)) => (charge(limit), limit.settlement(state.costs.settle)),
-            (Meets::Limits, None) if state.costs.settle => (Charged::Nothing, Settlement::Measured),
-            _ => (Charged::Nothing, Settlement::Estimate),
+        let limit = match meets {
+            Meets::Limits => charged_to(&state.rate_limits, &state.matches),
+            Meets::NoLimits => None,
         };
-        let settling =
-            (meets == Meets::Limits && settlement == Settlement::Measured).then(|| Settling {
-                costs: Arc::clone(&state.cost_model),
-                estimated: cost,
-            });
+        let by_time = state.costs.settle;
+        let (charged, settles, by_time) = match limit {
+            Some(limit) => (
+                charge(limit),
+                limit.settles(),
+                limit.settles_by_time(by_time),
+            ),
+            None => (Charged::Nothing, true, by_time),
+        };
+        let settled_by = match (meets, rule.is_answered) {
+            (Meets::Limits, true) if settles => Some(SettledBy::Answer(None)),
+            (Meets::Limits, false) if by_time => {
+                Some(SettledBy::Time(Arc::clone(&state.cost_model)))
+            }
+            _ => None,
+        };
+        let settling = settled_by.map(|by| Settling {
+            estimated: cost,
+            by,
+        });
         let asking = QuotaKeyParts {
             identity,
             function: function_name,
@@ -115,6 +139,12 @@ impl Callers {
         let state = &mut *self.lock();
         if let Some(service) = service {
             state.service_times.count(now, claim.function, service);
+        }
+        if let Some(FinalCharge { charged, .. }) = facts.rare().settled
+            && claim.is_settled_by_answer()
+        {
+            let class = Arc::clone(&facts.class);
+            state.learned.count(claim.function, class, charged);
         }
         if !has_result && !state.table.has_groups() {
             return;

@@ -94,17 +94,18 @@ impl RateLimit {
         format!("{RATE_LIMIT_PREFIX}{}", self.label).into()
     }
 
-    /// How a call charged to it is charged in the end. `settles` is what holds for limits that
-    /// don't say.
-    pub(super) fn settlement(&self, settles: bool) -> Settlement {
-        match self.rule.handling.settle.unwrap_or(settles) {
-            true => Settlement::Measured,
-            false => Settlement::Estimate,
-        }
+    /// Whether a call charged to it is charged by its time in the end. `settles` is what holds for limits that don't say.
+    pub(super) fn settles_by_time(&self, settles: bool) -> bool {
+        self.rule.handling.settle.unwrap_or(settles)
+    }
+
+    /// Whether a call charged to it may be charged otherwise in the end.
+    pub(super) fn settles(&self) -> bool {
+        self.rule.handling.settle != Some(false)
     }
 
     /// The bucket of the rate limit; `None` if it admits every call. `costs` is what calls cost.
-    pub(super) fn bucket(&self, settles: bool, costs: CostRange) -> Option<BucketRule> {
+    pub(super) fn bucket(&self, costs: CostRange) -> Option<BucketRule> {
         let limit = match self.rule.allowance {
             Allowance::Exempt => return None,
             Allowance::Bucket { burst, fill } => BucketLimit::Bucket { burst, fill },
@@ -116,7 +117,11 @@ impl RateLimit {
             limit,
             on_excess: handling.on_excess,
             order: handling.order,
-            settlement: self.settlement(settles),
+            // Each call decides whether it is measured.
+            settlement: match self.settles() {
+                true => Settlement::Measured,
+                false => Settlement::Estimate,
+            },
         })
     }
 }

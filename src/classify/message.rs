@@ -16,19 +16,24 @@ use std::sync::Arc;
 use http::HeaderName;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
+use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::{ANY_FUNCTION, Cost};
-use tidegate_message::{JsonPointers, JsonValue, Unreadable, XmlPaths, XmlText};
+use tidegate_message::{JsonNumber, JsonPointers, JsonValue, Unreadable, XmlPaths, XmlText};
 
 pub use self::learnt::LearntNames;
 pub use self::sources::{BodyPlace, Condition, NamePlace, NameSource, PlacesError};
 use super::OTHER;
+use crate::call::claim::{CostRule, ReservedCost};
 use crate::call::refusal::{RefusalForm, RefusalTemplate, RequestForm};
-use crate::call::{Head, HttpCall, Identity, Origin, Reason, Refusal, RequestBody};
+use crate::call::{CostPlace, Head, HttpCall, Identity, Origin, Reason, Refusal, RequestBody};
 use crate::options::kind::function_name;
 use crate::options::words;
 
 /// Most calls of a batch.
 pub const BATCH_MAX: usize = 1000;
+
+/// Most tokens that a call draws when it goes.
+const RESERVED_MAX: TokenCount = TokenCount::from_micros(1_000_000_000_000);
 
 /// The prefix of the name of a caller that a message names.
 const CALLER: &str = "key:";
@@ -69,6 +74,19 @@ pub struct MessageSettings {
     pub unreadable: UnreadableUse,
     /// The form of refusals; `None` is that of the backend's kind.
     pub refuse_as: Option<RefusalForm>,
+    /// The place of the cost in answers.
+    pub cost_from: Option<CostPlace>,
+    /// The draw of a call until its answer is here; `None` is what its function costs.
+    pub reserve: Option<Reservation>,
+}
+
+/// The draw of a call until its answer says what it has cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reservation {
+    /// As much as 95 of 100 calls of its function and class have cost.
+    Learned,
+    /// The number at the first of these places that has one, or this many tokens. Without either, what its function costs.
+    From(Vec<NamePlace>, Option<u32>),
 }
 
 /// [`MessageSettings`] prepared for reading.
@@ -81,6 +99,8 @@ pub struct MessageReader {
     batch: BatchUse,
     unreadable: UnreadableUse,
     refuse_as: Option<RefusalForm>,
+    cost_from: Option<Arc<CostPlace>>,
+    reserve: Option<CompiledReservation>,
     body: BodyReader,
     /// The number of the value that is the id of the call.
     id: Option<usize>,
@@ -93,6 +113,13 @@ pub struct MessageReader {
 struct CompiledSource {
     place: CompiledPlace,
     condition: Option<(usize, Box<str>)>,
+}
+
+/// A [`Reservation`] whose values in a body have numbers.
+#[derive(Clone, Debug)]
+enum CompiledReservation {
+    Learned,
+    From(Vec<CompiledPlace>, Option<u64>),
 }
 
 #[derive(Clone, Debug)]
@@ -122,6 +149,20 @@ pub struct NamedCalls {
     pub refused_as: Option<Box<RefusalTemplate>>,
     /// Why the message must be refused.
     refused: Option<Box<str>>,
+    /// The draw of the calls together until they are answered.
+    reserved: ReservedTokens,
+    /// The place of the cost in the answer.
+    pub cost_place: Option<Arc<CostPlace>>,
+}
+
+/// The draw of calls until they are answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ReservedTokens {
+    /// The costs of their functions.
+    #[default]
+    OfFunction,
+    Learned,
+    Tokens(u64),
 }
 
 impl NamedCalls {
@@ -164,6 +205,22 @@ impl NamedCalls {
         }
     }
 
+    /// How the cost of a message of this class is found.
+    #[must_use]
+    pub fn cost_rule(&self, class: &Arc<str>) -> CostRule {
+        CostRule {
+            reserve: match self.reserved {
+                ReservedTokens::OfFunction => ReservedCost::OfFunction,
+                ReservedTokens::Learned => ReservedCost::Learned(Arc::clone(class)),
+                ReservedTokens::Tokens(count) => {
+                    let micros = count.saturating_mul(TokenCount::ONE.micros());
+                    ReservedCost::Tokens(TokenCount::from_micros(micros).min(RESERVED_MAX))
+                }
+            },
+            is_answered: self.cost_place.is_some(),
+        }
+    }
+
     /// How much of its windows the message draws: 1 for each call.
     #[must_use]
     pub fn cost(&self) -> Cost {
@@ -176,7 +233,7 @@ impl NamedCalls {
 #[derive(Clone, Debug)]
 enum Found<'b> {
     Text(Cow<'b, str>),
-    Number(&'b str),
+    Number(JsonNumber<'b>),
     /// A value that names nothing.
     Other,
 }
@@ -207,6 +264,15 @@ impl MessageReader {
         };
         let asked = asked.filter(|_| has_id);
         let asked = asked.map(|it| number_of(&pointer(it), &mut places));
+        let reserve = settings.reserve.as_ref().map(|reserve| match reserve {
+            Reservation::Learned => CompiledReservation::Learned,
+            Reservation::From(from, otherwise) => CompiledReservation::From(
+                from.iter()
+                    .map(|it| compile_place(it, &mut places))
+                    .collect(),
+                otherwise.map(u64::from),
+            ),
+        });
         Ok(Self {
             function: settings.function.clone().unwrap_or_else(|| OTHER.into()),
             functions,
@@ -214,6 +280,8 @@ impl MessageReader {
             batch: settings.batch,
             unreadable: settings.unreadable,
             refuse_as: form,
+            cost_from: settings.cost_from.clone().map(Arc::new),
+            reserve,
             body: BodyReader::new(places)?,
             id,
             asked,
@@ -230,6 +298,10 @@ impl MessageReader {
         let mut names = NamedCalls::default();
         if let Err(why) = self.read_names(call, &mut names) {
             names = self.unreadable(call, &why);
+        }
+        names.cost_place.clone_from(&self.cost_from);
+        if let Some(CompiledReservation::Learned) = self.reserve {
+            names.reserved = ReservedTokens::Learned;
         }
         if let Some(form) = self.refuse_as {
             let refused_as = names.refused_as.get_or_insert_default();
@@ -251,10 +323,16 @@ impl MessageReader {
             UnreadableUse::Refuse => Some("so its function is not known"),
             UnreadableUse::All => None,
         };
+        let reserved = match &self.reserve {
+            Some(CompiledReservation::From(_, Some(tokens))) => ReservedTokens::Tokens(*tokens),
+            _ => ReservedTokens::OfFunction,
+        };
         NamedCalls {
             functions: vec![ANY_FUNCTION.into()],
             caller: caller.map(|key| hashed(&key)),
             refused_as: None,
+            reserved,
+            cost_place: None,
             refused: refused
                 .map(|so| format!("the message cannot be read for sure: {why}, {so}").into()),
         }
@@ -344,6 +422,11 @@ impl MessageReader {
         {
             names.caller = caller.name(head, values)?.map(|key| hashed(&key));
         }
+        if let Some(CompiledReservation::From(places, otherwise)) = &self.reserve
+            && let Some(more) = number_at(places, head, values)?.or(*otherwise)
+        {
+            names.reserved = names.reserved.with(more);
+        }
         let value = |number: Option<usize>| values.get(number?)?.as_ref();
         if let Some(id) = value(self.id) {
             names.refused_as = Some(Box::new(RefusalTemplate {
@@ -369,12 +452,47 @@ impl MessageReader {
 fn compile(source: &NameSource, places: &mut Vec<BodyPlace>) -> CompiledSource {
     let condition = source.condition.as_ref();
     CompiledSource {
-        place: match &source.place {
-            NamePlace::Body(place) => CompiledPlace::Body(number_of(place, places)),
-            NamePlace::Header(name) => CompiledPlace::Header(name.clone()),
-            NamePlace::Query(name) => CompiledPlace::Query(name.clone()),
-        },
+        place: compile_place(&source.place, places),
         condition: condition.map(|it| (number_of(&it.place, places), it.is.clone())),
+    }
+}
+
+fn compile_place(place: &NamePlace, places: &mut Vec<BodyPlace>) -> CompiledPlace {
+    match place {
+        NamePlace::Body(place) => CompiledPlace::Body(number_of(place, places)),
+        NamePlace::Header(name) => CompiledPlace::Header(name.clone()),
+        NamePlace::Query(name) => CompiledPlace::Query(name.clone()),
+    }
+}
+
+/// The number at the first place that has one.
+fn number_at(
+    places: &[CompiledPlace],
+    head: &Head,
+    values: &[Option<Found<'_>>],
+) -> Result<Option<u64>, String> {
+    for place in places {
+        let number = match place {
+            CompiledPlace::Body(number) => match values.get(*number).and_then(Option::as_ref) {
+                Some(Found::Number(number)) => number.as_u64(),
+                _ => None,
+            },
+            place => place.text(head)?.and_then(|text| text.trim().parse().ok()),
+        };
+        if number.is_some() {
+            return Ok(number);
+        }
+    }
+    Ok(None)
+}
+
+impl ReservedTokens {
+    /// The sum for one more call.
+    fn with(self, more: u64) -> Self {
+        match self {
+            Self::Tokens(tokens) => Self::Tokens(tokens.saturating_add(more)),
+            Self::OfFunction | Self::Learned => Self::Tokens(more),
+        }
     }
 }
 
@@ -410,12 +528,22 @@ impl CompiledSource {
                 Some(Found::Text(text)) => Some(Cow::Borrowed(&**text)),
                 Some(Found::Number(_) | Found::Other) | None => None,
             }),
-            CompiledPlace::Header(name) => {
+            place => place.text(head),
+        }
+    }
+}
+
+impl CompiledPlace {
+    /// The text in the head of a request; none of a place in its body.
+    fn text<'a>(&'a self, head: &'a Head) -> Result<Option<Cow<'a, str>>, String> {
+        match self {
+            Self::Body(_) => Ok(None),
+            Self::Header(name) => {
                 let value = head.headers.only(name.as_str());
                 let value = value.map_err(|_| format!("the header {name} is there twice"))?;
                 Ok(value.map(String::from_utf8_lossy))
             }
-            CompiledPlace::Query(name) => {
+            Self::Query(name) => {
                 let query = head.query().unwrap_or_default();
                 Ok(sources::in_query(query, name)?)
             }
@@ -445,7 +573,7 @@ impl<'b> Found<'b> {
     fn of_json(value: &JsonValue<'b>) -> Self {
         match value {
             JsonValue::String(text) => Self::Text(text.clone()),
-            JsonValue::Number(number) => Self::Number(number.as_str()),
+            JsonValue::Number(number) => Self::Number(*number),
             JsonValue::Null | JsonValue::Bool(_) | JsonValue::Array | JsonValue::Object => {
                 Self::Other
             }
@@ -467,7 +595,7 @@ impl<'b> Found<'b> {
     fn as_json(&self) -> Option<Box<str>> {
         match self {
             Self::Text(text) => serde_json::to_string(text).ok().map(Into::into),
-            Self::Number(number) => Some((*number).into()),
+            Self::Number(number) => Some(number.as_str().into()),
             Self::Other => None,
         }
     }

@@ -7,11 +7,11 @@ use http::HeaderName;
 
 use super::OddPaths;
 use super::message::dialects::RpcDialect;
-use super::message::options::{source, sources};
-use super::message::{BatchUse, MessageSettings, NameSource, UnreadableUse};
+use super::message::options::{cost_place, reserve, source, sources};
+use super::message::{BatchUse, MessageSettings, NameSource, Reservation, UnreadableUse};
 use crate::call::refusal::RefusalForm;
 use crate::call::sdk::Effort;
-use crate::call::{BackendKind, OnClientLeft};
+use crate::call::{BackendKind, CostPlace, OnClientLeft};
 use crate::options::kind::{choice, flag, function, function_name, list, name, parsed, text};
 use crate::options::shown::quoted;
 use crate::options::{Mistake, ValueKind, options, words};
@@ -157,6 +157,19 @@ options! {
 
         /// The form of refusals of this route. The default is that of kind.
         refuse_as: Option<RefusalForm> = choice().optional().example("\"jsonrpc\"");
+
+        /// Where an answer has the number of tokens that its call has cost: a place in a body of JSON, which in
+        /// a stream of events is that of the last event that has it, or a header. The bucket of the call is
+        /// charged by it in the end. A stream that is cut before costs a token for each event; an answer
+        /// that does not say, what was reserved.
+        cost_from: Option<CostPlace> = cost_place().optional()
+            .example("{ json = \"/usage/total_tokens\" }");
+
+        /// How many tokens a call draws when it goes: the number at a place of the request, or else so many;
+        /// or "learned", as much as 95 of 100 of the latest 1,000 calls of its function and class have
+        /// cost. The default is its cost in [costs].
+        reserve: Option<Reservation> = reserve().optional()
+            .example("{ json = \"/max_tokens\", else = 500 }");
     }
 }
 
@@ -174,22 +187,25 @@ impl Route {
             batch: BatchUse::Sum,
             unreadable: UnreadableUse::All,
             refuse_as: None,
+            cost_from: None,
+            reserve: None,
         }
     }
 
     /// How the calls of the route are named in their messages; `None` if they are not.
     #[must_use]
     pub fn message(&self) -> Option<MessageSettings> {
-        let is_named = !self.function_from.is_empty();
-        (is_named || self.caller_from.is_some() || self.refuse_as.is_some()).then(|| {
-            MessageSettings {
-                function: self.function.clone(),
-                function_from: self.function_from.clone(),
-                caller_from: self.caller_from.clone(),
-                batch: self.batch,
-                unreadable: self.unreadable,
-                refuse_as: self.refuse_as,
-            }
+        let is_named = !self.function_from.is_empty() || self.caller_from.is_some();
+        let has_cost = self.cost_from.is_some() || self.reserve.is_some();
+        (is_named || has_cost || self.refuse_as.is_some()).then(|| MessageSettings {
+            function: self.function.clone(),
+            function_from: self.function_from.clone(),
+            caller_from: self.caller_from.clone(),
+            batch: self.batch,
+            unreadable: self.unreadable,
+            refuse_as: self.refuse_as,
+            cost_from: self.cost_from.clone(),
+            reserve: self.reserve.clone(),
         })
     }
 }

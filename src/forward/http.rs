@@ -439,7 +439,12 @@ impl<S: Slot> Exchange<S> {
         body: Bytes,
         keeping: Option<ConnectionFate>,
     ) -> Reply {
-        let PendingCall { call, slot } = self.end();
+        let PendingCall { mut call, mut slot } = self.end();
+        if let Some(meter) = call.meter.take()
+            && let Some(tokens) = meter.cost_of(&head, &body)
+        {
+            slot.charge(tokens);
+        }
         self.record.note(|facts| {
             if let Some(length) = call.body.whole_length() {
                 facts.bytes_in = length;
@@ -480,6 +485,10 @@ impl<S: Slot> Exchange<S> {
         slot.replied();
         let readers = self.backend.readers();
         let pinned = call.pinned.take();
+        let meter = call.meter.take().map(|mut meter| {
+            meter.begin(&head, self.backend.bounds.reply_buffer_bytes);
+            meter
+        });
         let outgoing = std::mem::replace(&mut self.outgoing, Outgoing::new());
         let upload = (!outgoing.is_over()).then(|| Box::new(LateUpload { outgoing, call }));
         let reply = RunningReply {
@@ -491,6 +500,7 @@ impl<S: Slot> Exchange<S> {
             backend: Arc::clone(&self.backend),
             on_client_left,
             deadline,
+            meter,
             read: 0,
             here,
             left: BodyLeft::of(framing),

@@ -19,7 +19,9 @@ use super::outgoing::Outgoing;
 use super::pinned::ConnectionFate;
 use super::streamed::ReplySource;
 use super::upstream::Upstream;
-use crate::call::{BodyError, HttpCall, OnClientLeft, PolledFrame, Reason, Record, Slot};
+use crate::call::{
+    BodyError, CostMeter, HttpCall, OnClientLeft, PolledFrame, Reason, Record, Slot,
+};
 
 /// Most bytes of one read of a long body.
 pub(super) const BODY_BYTES: usize = 32 * 1024;
@@ -41,6 +43,8 @@ pub(super) struct RunningReply<S: Slot> {
     pub(super) backend: Arc<BackendHandle>,
     pub(super) on_client_left: OnClientLeft,
     pub(super) deadline: Instant,
+    /// Reads the cost of the call.
+    pub(super) meter: Option<Box<CostMeter>>,
     /// Bytes of the body so far.
     pub(super) read: u64,
     /// Bytes that came and were not passed on.
@@ -66,6 +70,9 @@ impl<S: Slot> RunningReply<S> {
             let part = self.here.split_to(step.data);
             if !part.is_empty() {
                 self.read += part.len() as u64;
+                if let Some(meter) = &mut self.meter {
+                    meter.feed(&part);
+                }
                 return Ok(Some(part));
             }
         }
@@ -162,7 +169,11 @@ impl<S: Slot> ReplySource for RunningReply<S> {
         self.slot.narrowest()
     }
 
-    fn end(self, outcome: Outcome) {
+    fn end(mut self, outcome: Outcome) {
+        let is_whole = self.left.has_ended() && outcome == Outcome::Served;
+        if let Some(tokens) = self.meter.take().and_then(|meter| meter.cost(is_whole)) {
+            self.slot.charge(tokens);
+        }
         let is_clean = self.here.is_empty() && self.upload.is_none() && outcome == Outcome::Served;
         self.record.note(|facts| facts.bytes_out = self.read);
         let since = self.slot.finish(outcome);

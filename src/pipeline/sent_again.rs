@@ -10,7 +10,7 @@ use tidegate_runtime::BackOff;
 use super::Pipeline;
 use super::run::Clients;
 use crate::admit::{Admission, Ask, Claimed, Permit};
-use crate::call::{Destination, Fault, Reason, Record, Refusal};
+use crate::call::{Claim, Destination, Fault, Reason, Record, Refusal};
 use crate::forward::{ConnectError, Forward, UnsentCall};
 
 /// How long a call keeps its turn after we lacked a descriptor, port or memory, before it asks
@@ -47,8 +47,11 @@ impl Pipeline {
         }
         record.refuse(&refusal);
         let second = record.sent_again();
-        let identity = record.note(|facts| Arc::clone(&facts.origin.identity));
-        let claim = self.claim(&identity, &ask.function, &[], ask.limited);
+        let (identity, rule) = record.note(|facts| {
+            let rule = facts.claim.as_ref().map(Claim::rule_again);
+            (Arc::clone(&facts.origin.identity), rule.unwrap_or_default())
+        });
+        let claim = self.claim(&identity, (&ask.function, &[]), ask.limited, &rule);
         let claimed = Claimed::of(&claim);
         let ask = Ask { claimed, ..ask };
         second.note(|facts| facts.claim = Some(claim));

@@ -98,6 +98,7 @@ mod runbook;
 #[path = "../../crates/limits/tests/random/seeds.rs"]
 mod seeds;
 mod series;
+mod settled_costs;
 mod shared_payers;
 mod sidecar;
 mod sizes;

@@ -469,7 +469,7 @@ fn a_call_is_charged_all_its_limits_or_none() {
 }
 
 #[test]
-fn the_actual_cost_is_settled_at_the_end_within_bounds() {
+fn the_actual_cost_is_settled_at_the_end() {
     let check = |measured: Option<f64>, settlement, left: f64| {
         let mut gate = Gate::limited(BucketRule {
             settlement,
@@ -489,7 +489,8 @@ fn the_actual_cost_is_settled_at_the_end_within_bounds() {
     check(Some(5.0), Settlement::Measured, 15.0);
     check(Some(0.5), Settlement::Measured, 19.5);
     check(Some(0.0), Settlement::Measured, 20.0);
-    check(Some(1000.0), Settlement::Measured, 10.0);
+    // A debt, which is paid before the next call goes.
+    check(Some(1000.0), Settlement::Measured, -980.0);
     check(None, Settlement::Measured, 18.0);
     check(Some(5.0), Settlement::Estimate, 18.0);
 }

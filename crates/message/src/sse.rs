@@ -161,6 +161,7 @@ pub struct LastEvent {
     reader: SseReader,
     pointers: JsonPointers,
     last: Option<u64>,
+    events: u64,
 }
 
 impl LastEvent {
@@ -174,6 +175,7 @@ impl LastEvent {
             reader: SseReader::new(event_bytes_max),
             pointers: JsonPointers::new([pointer]).expect("a set of one pointer is possible"),
             last: None,
+            events: 0,
         }
     }
 
@@ -183,12 +185,20 @@ impl LastEvent {
             reader,
             pointers,
             last,
+            events,
         } = self;
         reader.feed(chunk, |data| {
+            *events += 1;
             let found = pointers.find(data).ok();
             let number = found.and_then(|found| found.get(0)?.as_u64());
             *last = number.or(*last);
         });
+    }
+
+    /// How many events have ended.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.events + self.reader.passed_over()
     }
 
     /// The number of the last event that had one.

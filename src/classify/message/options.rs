@@ -2,7 +2,8 @@
 
 use http::HeaderName;
 
-use super::{BodyPlace, Condition, NamePlace, NameSource};
+use super::{BodyPlace, Condition, NamePlace, NameSource, Reservation};
+use crate::call::CostPlace;
 use crate::options::kind::all;
 use crate::options::shown::quoted;
 use crate::options::tree::{ConfigValue, Node};
@@ -79,6 +80,113 @@ fn source_of(node: &Node) -> Result<NameSource, Mistake> {
         return Err(wrong("there is no place".to_owned()));
     };
     Ok(NameSource { place, condition })
+}
+
+const COST_CURE: &str = "write it as { json = \"/usage/total_tokens\" } or { header = \"X-Cost\" }";
+
+/// The place of a cost in an answer.
+pub(in crate::classify) fn cost_place() -> ValueKind<CostPlace> {
+    let read = |node: &Node| {
+        let NameSource { place, condition } = source_of(node)?;
+        let place = match (place, condition) {
+            (NamePlace::Body(BodyPlace::Json(pointer)), None) => CostPlace::Json(pointer),
+            (NamePlace::Header(name), None) => CostPlace::Header(name),
+            _ => return Err(Mistake::new("an answer has no such place", COST_CURE).into()),
+        };
+        Ok(place)
+    };
+    ValueKind::of_parts("a table with json or header", read, |place| {
+        let (key, value) = match place {
+            CostPlace::Json(pointer) => ("json", pointer.as_str()),
+            CostPlace::Header(name) => ("header", name.as_str()),
+        };
+        format!("{{ {key} = {value:?} }}")
+    })
+}
+
+/// Most tokens that are reserved where a request names no number.
+const RESERVE_MAX: u32 = 1_000_000;
+
+const RESERVE_CURE: &str = "write it as \"learned\", or as { json = \"/max_tokens\", else = 500 }, where json may be a list";
+
+/// The draw of a call until its answer is here.
+pub(in crate::classify) fn reserve() -> ValueKind<Reservation> {
+    let allowed = "\"learned\", or a table with json, header or query, and else";
+    ValueKind::of_parts(
+        allowed,
+        |node| Ok(reserve_of(node)?),
+        |reserve| match reserve {
+            Reservation::Learned => "\"learned\"".to_owned(),
+            Reservation::From(places, otherwise) => {
+                let (json, others): (Vec<_>, Vec<_>) = places
+                    .iter()
+                    .partition(|place| matches!(place, NamePlace::Body(_)));
+                let mut parts: Vec<_> = others.iter().map(ToString::to_string).collect();
+                match &json[..] {
+                    [] => {}
+                    [one] => parts.push(one.to_string()),
+                    many => {
+                        let pointers = many.iter().filter_map(|it| it.pointer());
+                        let pointers: Vec<_> = pointers.map(|it| format!("{it:?}")).collect();
+                        parts.push(format!("json = [{}]", pointers.join(", ")));
+                    }
+                }
+                parts.extend(otherwise.map(|tokens| format!("else = {tokens}")));
+                format!("{{ {} }}", parts.join(", "))
+            }
+        },
+    )
+}
+
+fn reserve_of(node: &Node) -> Result<Reservation, Mistake> {
+    let wrong = |cause: String| Mistake::new(cause, RESERVE_CURE);
+    if node.text() == Some("learned") {
+        return Ok(Reservation::Learned);
+    }
+    let Some(table) = node.table() else {
+        return Err(wrong(format!("{} is neither", node.in_words())));
+    };
+    let (mut places, mut otherwise) = (Vec::new(), None);
+    for (key, node) in table {
+        if key == "else" {
+            let number = match node.value {
+                ConfigValue::Integer(number) => u32::try_from(number).ok(),
+                _ => None,
+            };
+            let number = number.filter(|it| *it <= RESERVE_MAX);
+            let cause = || {
+                format!(
+                    "else has {}, and no number up to 1,000,000",
+                    node.in_words()
+                )
+            };
+            otherwise = Some(number.ok_or_else(|| wrong(cause()))?);
+            continue;
+        }
+        places.push(match key.as_str() {
+            "json" => {
+                let list = match &node.value {
+                    ConfigValue::List(list) => &list[..],
+                    _ => std::slice::from_ref(node),
+                };
+                if list.len() > SOURCES_MAX {
+                    return Err(wrong(format!("there are {} places", list.len())));
+                }
+                for node in list {
+                    let place = body_place(key, text(key, node)?)?;
+                    places.push(NamePlace::Body(place));
+                }
+                continue;
+            }
+            "header" => NamePlace::Header(header(text(key, node)?)?),
+            "query" => NamePlace::Query(text(key, node)?.into()),
+            key => return Err(wrong(format!("{} is not known here", quoted(key)))),
+        });
+    }
+    match (places.is_empty(), otherwise) {
+        (true, None) => Err(wrong("there is no place and no number".to_owned())),
+        _ => Ok(Reservation::From(places, otherwise)),
+    }
 }
 
 fn text<'a>(key: &str, node: &'a Node) -> Result<&'a str, Mistake> {

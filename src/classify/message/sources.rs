@@ -57,17 +57,34 @@ pub enum PlacesError {
 
 impl fmt::Display for NameSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (key, value) = match &self.place {
-            NamePlace::Body(place) => place.parts(),
-            NamePlace::Header(name) => ("header", name.as_str()),
-            NamePlace::Query(name) => ("query", &**name),
-        };
-        write!(f, "{{ {key} = {value:?}")?;
+        write!(f, "{{ {}", self.place)?;
         if let Some(Condition { place, is }) = &self.condition {
             let (_, place) = place.parts();
             write!(f, ", if = {{ {place:?} = {is:?} }}")?;
         }
         f.write_str(" }")
+    }
+}
+
+/// As in a config: `json = "/method"`.
+impl fmt::Display for NamePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, value) = match self {
+            Self::Body(place) => place.parts(),
+            Self::Header(name) => ("header", name.as_str()),
+            Self::Query(name) => ("query", &**name),
+        };
+        write!(f, "{key} = {value:?}")
+    }
+}
+
+impl NamePlace {
+    /// The pointer of a place in JSON.
+    pub(super) fn pointer(&self) -> Option<&str> {
+        match self {
+            Self::Body(BodyPlace::Json(pointer)) => Some(pointer.as_str()),
+            _ => None,
+        }
     }
 }
 

@@ -60,8 +60,8 @@ pub enum Settlement {
     /// The charge is the estimated cost.
     #[default]
     Estimate,
-    /// The charge is the measured cost, once the call has ended: the difference is charged or put back, but no more
-    /// than four times the estimate on top.
+    /// The charge is the measured cost, once the call has ended and if it was measured: the difference is charged, or
+    /// put back.
     Measured,
 }
 
@@ -115,9 +115,6 @@ pub struct BucketCounts {
     /// Calls that it refused.
     pub rejected: u64,
 }
-
-/// How much more than its estimate a call can be charged in the end, in estimates.
-const SURCHARGE_MAX: f64 = 4.0;
 
 #[derive(Debug)]
 pub(super) struct BucketState {
@@ -188,8 +185,7 @@ impl BucketState {
         if self.rule.settlement == Settlement::Measured {
             let estimate = estimate.get();
             // No more is put back than was taken.
-            let surcharge =
-                (measured.get() - estimate).clamp(-taken.tokens, SURCHARGE_MAX * estimate);
+            let surcharge = (measured.get() - estimate).max(-taken.tokens);
             self.counts.drawn += if surcharge > 0.0 {
                 let whole = estimate + surcharge;
                 self.level.take_more(now, surcharge, whole)

@@ -550,7 +550,7 @@ impl BucketHistory {
                     let Happened::Drawn(estimate) = self.events[*draw].1 else {
                         unreachable!("only draws are settled");
                     };
-                    let more = (measured - estimate).min(4.0 * estimate);
+                    let more = measured - estimate;
                     whole = estimate + more;
                     level -= more.max(-taken[draw]);
                 }
