@@ -11,8 +11,8 @@ use crate::raw_http::{Peer, Reply, access_line};
 use crate::sidecar::Sidecar;
 use crate::support::{PATIENCE, Scripted, closed_port, listens};
 
-/// A service that answers a request with the bytes that its body asks for: `reply` at once, and each of `then` when it is told to
-/// go on.
+/// A service that answers a request with the bytes that its body asks for: `reply` at once, and each of `then` after one
+/// more notice.
 async fn service() -> (Scripted, Arc<Notify>) {
     let go = Arc::new(Notify::new());
     let wait = Arc::clone(&go);
