@@ -8,7 +8,7 @@
 
 mod addresses;
 mod backend;
-mod carry;
+mod client_left;
 mod complaint;
 mod connect;
 mod deadline;
@@ -40,7 +40,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::addresses::{AddressState, NameState};
 use self::backend::{BackendHandle, CurrentBackend};
-use self::carry::{AsyncExchange, Carry};
+use self::client_left::{AsyncExchange, Carry};
 pub use self::connect::{ConnectError, Resolve, Resolving};
 pub use self::options::{BackendAddress, Bounds, Remote};
 pub use self::tls::BackendTls;

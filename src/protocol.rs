@@ -22,8 +22,8 @@ mod tcp;
 mod tls;
 pub mod trusted;
 mod tunnel;
-mod turn;
 mod wire;
+mod yield_once;
 
 use std::future::poll_fn;
 use std::mem;
@@ -146,7 +146,7 @@ impl AcceptedConnection {
     }
 }
 
-/// Where a connection came in; its clock began when it was accepted.
+/// Where a connection came in, and when: at its accept, or when its first bytes came.
 struct ConnectionOrigin {
     origin: Origin,
     listener: Arc<Listener>,

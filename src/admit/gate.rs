@@ -7,14 +7,14 @@ use std::time::Duration;
 use rand::RngExt;
 use tidegate_limits::call::Backend;
 use tidegate_limits::scheduler::{Refusal, WaitReport};
-use tidegate_limits::{Call, Class, Timestamp};
+use tidegate_limits::{Call, Class, Hold, Timestamp};
 use tidegate_runtime::Clock;
 
 use super::ask::{Ask, Claimed};
 use super::carry::NewLedger;
 use super::decision::{CallOwner, Lane, RefusalCause, WaitingCall};
 use super::early::Attempt;
-use super::lock::{GateLock, GateState};
+use super::lock::{BEAT, GateLock, GateState};
 use super::observe::CallEvent;
 use super::peer_calls::RunStep;
 use super::permit::{GateCall, Permit};
@@ -67,7 +67,7 @@ impl Gate {
         let mut promoted = PromotedRecords::default();
         let submitted = self.lock.change_in(lane, |state, now| {
             let resolved = state.resolve(&mut call, ask, now, &mut promoted);
-            let admitted = state.run_at_once(lane, now, resolved.call);
+            let admitted = state.admit_at_once(lane, now, resolved.call);
             // With the answer, if that is there at once.
             call.note_arrival(now, resolved.class, resolved.replay, admitted.is_ok());
             let works_on = resolved.works_on;
@@ -195,7 +195,7 @@ impl Gate {
             free.apply(now, unlimited);
             state.observer.apply(now, settings, phase);
             let publish = state.renew_ledger(ledger, now);
-            // The line of the reload has the instant.
+            // The log line of the reload has the instant.
             state.is_unlogged.set(false);
             (now, publish)
         });
@@ -263,7 +263,7 @@ impl Gate {
         self.lock.gives_up.store(true, Ordering::Release);
         self.lock.change(|state, now| {
             state.refuses_all = true;
-            // If no call waits, no line has this instant.
+            // If no call waits, no log line has this instant.
             state.is_unlogged.set(true);
             let mut gone = Vec::new();
             for lane in &mut state.lanes {
@@ -293,6 +293,22 @@ impl Gate {
             }
             room.await;
         }
+    }
+}
+
+impl GateState {
+    /// Admits a call that need not wait, if there is nothing else to do.
+    fn admit_at_once(&mut self, lane: Lane, now: Timestamp, call: Call) -> Result<Hold, Call> {
+        if !self.has_nothing_to_do(now) || self.peer.is_some() {
+            return Err(call);
+        }
+        let calls = &mut self.lanes[lane as usize];
+        let hold = calls.run_at_once(now, call)?;
+        if lane == Lane::Limited {
+            self.peak = self.peak.max(calls.in_flight());
+        }
+        self.wake.get_or_insert(now + BEAT);
+        Ok(hold)
     }
 }
 

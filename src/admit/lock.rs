@@ -86,7 +86,7 @@ pub(super) struct GateState {
     /// The instant of the last change. With a journal no two changes have the same one, so that a
     /// replay of the log knows their order.
     pub(super) last: Timestamp,
-    /// The change under way is in no line of a call or of the gate so far.
+    /// The change under way is in no log line of a call or of the gate so far.
     pub(super) is_unlogged: Cell<bool>,
     /// How far past the epoch the clock began to count, as fixed windows are aligned.
     pub(super) phase: Duration,
@@ -177,7 +177,7 @@ impl GateLock {
         look(&mut state, now)
     }
 
-    /// Makes a change, then admits the calls that may run now. If no line shows the change, limited calls were asked and none
+    /// Makes a change, then admits the calls that may run now. If no log line shows the change, limited calls were asked and none
     /// left the queue, their order may have changed nevertheless, so the instant is noted.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut GateState, Timestamp) -> R) -> R {
         let mut state = self.lock();
@@ -185,11 +185,11 @@ impl GateLock {
         state.is_unlogged.set(true);
         state.observer.advance(now);
         let result = change(&mut state, now);
-        if !state.is_settled(now) {
+        if !state.has_nothing_to_do(now) {
             let asking = state.admit_ready(now);
             debug_assert!(
                 asking.is_none(),
-                "only `ask` asks, and gets its answer there"
+                "only `ask` and `ask_again` ask, and get their answers there"
             );
         }
         state.note_in_ledger(now);
@@ -304,7 +304,7 @@ impl GateLock {
         result
     }
 
-    /// Makes a change for a call of this lane, then admits the calls that may run now. The line of a limited call shows it.
+    /// Makes a change for a call of this lane, then admits the calls that may run now. The log line of a limited call shows it.
     pub(super) fn change_in<R>(
         &self,
         lane: Lane,
@@ -434,7 +434,7 @@ impl GateState {
 
     /// Whether [`admit_ready`](Self::admit_ready) would find nothing to do.
     #[inline]
-    pub(super) fn is_settled(&self, now: Timestamp) -> bool {
+    pub(super) fn has_nothing_to_do(&self, now: Timestamp) -> bool {
         let [calls, free] = &self.lanes;
         self.wake.is_none_or(|wake| now < wake)
             && !self.acts.is_due(now)

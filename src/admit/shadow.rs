@@ -414,7 +414,7 @@ impl Shadow {
 
     /// Asks the scheduler until it sleeps.
     fn admit_ready(&mut self, at: Timestamp) {
-        while !self.is_settled(at) {
+        while !self.has_nothing_to_do(at) {
             let random = &mut self.random;
             let draw = &mut |_: &mut ShadowId, jitter: Jitter| jitter.draw(at, random.next_u64());
             match self.scheduler.next_with(at, draw) {
@@ -455,7 +455,7 @@ impl Shadow {
     }
 
     /// Whether the scheduler would do nothing.
-    fn is_settled(&self, at: Timestamp) -> bool {
+    fn has_nothing_to_do(&self, at: Timestamp) -> bool {
         self.wake.is_none_or(|wake| at < wake) && self.scheduler.has_nothing_to_ask()
     }
 

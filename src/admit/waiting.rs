@@ -6,12 +6,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tidegate_limits::scheduler::Delays;
-use tidegate_limits::{Call, Class, Hold, Ticket, Timestamp};
+use tidegate_limits::{Class, Hold, Ticket, Timestamp};
 use tokio::sync::oneshot;
 
 use super::decision::{Decision, Lane, RefusalCause};
 use super::early::Attempt;
-use super::lock::{BEAT, GateLock, GateState};
+use super::lock::{GateLock, GateState};
 use super::observe::CallEvent;
 use super::peer_calls::RunStep;
 use super::permit::{GateCall, Permit};
@@ -191,7 +191,7 @@ impl QueuedCall {
         let changed = call.lock.change_in(call.lane, |state, now| {
             let lane = &mut state.lanes[call.lane as usize];
             let Some(waiter) = lane.payload_mut(ticket) else {
-                // Others are asked, and the line of this call does not have the instant.
+                // Others are asked, and the log line of this call does not have the instant.
                 state.is_unlogged.set(true);
                 return None;
             };
@@ -340,25 +340,6 @@ impl QueuePosition {
 }
 
 impl GateState {
-    /// Admits a call that need not wait, if there is nothing else to do.
-    pub(super) fn run_at_once(
-        &mut self,
-        lane: Lane,
-        now: Timestamp,
-        call: Call,
-    ) -> Result<Hold, Call> {
-        if !self.is_settled(now) || self.peer.is_some() {
-            return Err(call);
-        }
-        let calls = &mut self.lanes[lane as usize];
-        let hold = calls.run_at_once(now, call)?;
-        if lane == Lane::Limited {
-            self.peak = self.peak.max(calls.in_flight());
-        }
-        self.wake.get_or_insert(now + BEAT);
-        Ok(hold)
-    }
-
     /// Admits every call that may run. The call that asks gets its answer at once; the others get
     /// it in their channels.
     pub(super) fn admit_or_queue(

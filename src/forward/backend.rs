@@ -15,7 +15,7 @@ use tidegate_runtime::PerThread;
 use tokio::time::Instant;
 
 use super::addresses::NameState;
-use super::carry::carry_on;
+use super::client_left::spawn_to_end;
 use super::complaint::{Complaint, chain};
 use super::connect::{ConnectError, Connector, not_ours};
 use super::pool::{ConnectionPool, Retirement};
@@ -213,7 +213,7 @@ impl CurrentBackend {
             latest.backend = Some(Arc::clone(&current));
             drop(latest);
             if matches!(remote.address, BackendAddress::Name(..)) {
-                carry_on(async move { current.follow_name().await });
+                spawn_to_end(async move { current.follow_name().await });
             }
             return None;
         }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
 use super::backend::BackendHandle;
-use super::carry::{Carried, Carry};
+use super::client_left::{Carried, Carry};
 use super::connect::ConnectError;
 use super::deadline::ExchangeDeadline;
 use super::failure::Failure;
@@ -86,7 +86,7 @@ pub(super) struct Exchange<S: Slot> {
     /// A small reply, of which more is to come.
     body: Option<Box<WholeBody>>,
     /// Until the end.
-    pending: Option<PendingCall<S>>,
+    pending: Option<HeldCall<S>>,
     record: Arc<Record>,
     backend: Arc<BackendHandle>,
 }
@@ -94,8 +94,8 @@ pub(super) struct Exchange<S: Slot> {
 /// A connect under way.
 type Opening = Pin<Box<dyn Future<Output = Result<Link, ConnectError>> + Send>>;
 
-/// What goes back if nothing was sent.
-struct PendingCall<S> {
+/// The call and its slot, until the exchange ends.
+struct HeldCall<S> {
     call: Box<HttpCall>,
     slot: S,
 }
@@ -160,7 +160,7 @@ impl<S: Slot> Carried for Box<Exchange<S>> {
     }
 
     fn abandon(mut self) {
-        if let Some(PendingCall { slot, .. }) = self.pending.take() {
+        if let Some(HeldCall { slot, .. }) = self.pending.take() {
             // The slot is free when the connection is closed.
             self.upstream = None;
             slot.finish(Outcome::Failed);
@@ -186,7 +186,7 @@ impl<S: Slot> Exchange<S> {
             deadline: ExchangeDeadline::new(&backend.bounds),
             reader: ReplyReader::default(),
             body: None,
-            pending: Some(PendingCall { call, slot }),
+            pending: Some(HeldCall { call, slot }),
             record,
             backend,
         })
@@ -199,17 +199,17 @@ impl<S: Slot> Exchange<S> {
     }
 
     fn unsent(&mut self, cause: ConnectError) -> UnsentCall<Message, S> {
-        let PendingCall { call, slot } = self.end();
+        let HeldCall { call, slot } = self.end();
         UnsentCall::new(Message::Http(call), slot, cause)
     }
 
     /// What it holds, at its end.
-    fn end(&mut self) -> PendingCall<S> {
+    fn end(&mut self) -> HeldCall<S> {
         let pending = self.pending.take();
         pending.expect("an exchange is not polled after its end")
     }
 
-    fn pending(&mut self) -> &mut PendingCall<S> {
+    fn pending(&mut self) -> &mut HeldCall<S> {
         let pending = self.pending.as_mut();
         pending.expect("an exchange is not polled after its end")
     }
@@ -221,7 +221,7 @@ impl<S: Slot> Exchange<S> {
     /// Ends without a reply.
     fn fail(&mut self, failure: &Failure) -> Refusal {
         let refusal = failure.refusal(&self.backend, &self.record);
-        let PendingCall { call, slot } = self.end();
+        let HeldCall { call, slot } = self.end();
         // The slot of a call that was not sent is given back undrawn when it is dropped.
         if self.outgoing.written() > 0 {
             self.note_request(&call);
@@ -439,7 +439,7 @@ impl<S: Slot> Exchange<S> {
         body: Bytes,
         keeping: Option<ConnectionFate>,
     ) -> Reply {
-        let PendingCall { mut call, mut slot } = self.end();
+        let HeldCall { mut call, mut slot } = self.end();
         if let Some(meter) = call.meter.take()
             && let Some(tokens) = meter.cost_of(&head, &body)
         {
@@ -480,7 +480,7 @@ impl<S: Slot> Exchange<S> {
     ) -> Reply {
         let on_client_left = self.on_client_left();
         let deadline = self.deadline.of_reply(&self.backend.bounds);
-        let PendingCall { mut call, mut slot } = self.end();
+        let HeldCall { mut call, mut slot } = self.end();
         self.note_head(&call, &head);
         slot.replied();
         let readers = self.backend.readers();
@@ -515,7 +515,7 @@ impl<S: Slot> Exchange<S> {
 
     /// Leaves the connection to the protocol that both sides have agreed on. It keeps its slot until it ends.
     fn switch(&mut self, start: ReplyStart) -> Reply {
-        let PendingCall { call, mut slot } = self.end();
+        let HeldCall { call, mut slot } = self.end();
         self.note_head(&call, &start.head);
         slot.replied();
         let Upstream { link, .. } = self.upstream.take().expect("it is open");

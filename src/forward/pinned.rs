@@ -1,5 +1,6 @@
-//! Backend connections that a client has logged in, as NTLM and Negotiate do. What comes over such a connection is
-//! answered as that user's, so it belongs to the client's own connection and ends with it.
+//! Where a backend connection goes after an exchange: into the pool, or to the client that has logged it in, as NTLM and
+//! Negotiate do. What comes over such a connection is answered as that user's, so it belongs to the client's own connection
+//! and ends with it.
 
 use tokio::time::Instant;
 

@@ -18,7 +18,7 @@ use tidegate_runtime::PerThread;
 use tokio::time::{Instant, sleep_until};
 
 use super::Bounds;
-use super::carry::carry_on;
+use super::client_left::spawn_to_end;
 
 /// A connection that was idle for longer is checked before it is used again. Even a runtime with
 /// some hundreds of calls notices a close within this time, and a check costs each call a system
@@ -189,7 +189,7 @@ impl<U: Pooled> ConnectionPool<U> {
         idle.kept.push(kept);
         drop(idle);
         if !self.is_swept.load(Ordering::SeqCst) && !self.is_swept.swap(true, Ordering::SeqCst) {
-            carry_on(sweep(Arc::downgrade(self)));
+            spawn_to_end(sweep(Arc::downgrade(self)));
         }
     }
 

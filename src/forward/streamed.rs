@@ -19,7 +19,7 @@ use tidegate_runtime::lock;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::carry::{carry_on, note_closed};
+use super::client_left::{note_closed, spawn_to_end};
 use super::deadline::{Credit, GRACE};
 use crate::call::{BodyError, OnClientLeft, PolledFrame, Reason, Record, data_bytes};
 
@@ -215,7 +215,7 @@ fn leave<T: ReplySource>(source: T) {
         }
         OnClientLeft::Finish => {
             source.record().note(|facts| facts.left = true);
-            carry_on(discard(source));
+            spawn_to_end(discard(source));
         }
     }
 }

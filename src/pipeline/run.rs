@@ -27,7 +27,7 @@ pub(super) trait Clients: Sync {
     fn turn(&self, waiting: QueuedCall) -> Self::Turn<'_>;
 }
 
-/// The client itself watches its connection.
+/// One client, whose connection the protocol watches.
 impl Clients for Progress {
     type Turn<'a> = QueuedCall;
 

@@ -10,8 +10,8 @@ use tidegate_h1::write;
 
 use super::super::stream::ClientStream;
 use super::super::streams::StreamKind;
-use super::super::turn::yield_once;
 use super::super::wire::OnEof;
+use super::super::yield_once::yield_once;
 use super::super::{ClientSettings, ConnectionOrigin, ConnectionPhase, Conversation, tunnel};
 use super::client_socket::ClientSocket;
 use super::http2;
@@ -299,7 +299,7 @@ impl<S: Serve> HttpConnection<S> {
         let owes_body = upload.as_ref().is_some_and(|upload| !upload.has_ended());
         let stops = self.conversation.stop.ends_after_answer() && self.reader.held.is_empty();
         answer.form.closes |= owes_body || stops;
-        answer.settle();
+        answer.set_framing();
         // The connection is idle from then on, unless the answer does not leave at once.
         let idle_since = match answered {
             Some(at) => at.max(self.reader.came),

@@ -158,7 +158,7 @@ impl RequestReader {
                 match self.read(socket, conversation, bytes) {
                     ReadProgress::Outcome(outcome, taken) => {
                         self.held = bytes[taken..].to_vec();
-                        return Poll::Ready(self.hand_over(outcome));
+                        return Poll::Ready(self.give_rest_to_upload(outcome));
                     }
                     ReadProgress::Partial => {
                         self.hold(bytes);
@@ -212,14 +212,14 @@ impl RequestReader {
                 } else {
                     self.held.drain(..taken);
                 }
-                Some(self.hand_over(outcome))
+                Some(self.give_rest_to_upload(outcome))
             }
             ReadProgress::Partial => None,
         }
     }
 
     /// Gives an upload the bytes that came behind the part of its body that was read.
-    fn hand_over(&mut self, mut outcome: ReadOutcome) -> ReadOutcome {
+    fn give_rest_to_upload(&mut self, mut outcome: ReadOutcome) -> ReadOutcome {
         if let ReadOutcome::Request(ReadyRequest {
             upload: Some(upload),
             ..

@@ -198,7 +198,7 @@ impl HttpAnswer {
 
     /// Sets how the end of the body is signalled: a client of HTTP/1.0 knows no chunks, so it sees the end of the
     /// connection.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn set_framing(&mut self) {
         if self.form.version == HttpVersion::Http10 && !self.form.to_head && self.is_stream() {
             self.form.closes = true;
         }

@@ -18,7 +18,10 @@ impl<T> Scheduler<T> {
     pub fn run_at_once(&mut self, now: Timestamp, mut call: Call) -> Result<Hold, Call> {
         let now = self.advance(now);
         let is_simple = call.bucket.is_none() && call.quotas.is_none();
-        if !is_simple || self.draining || !self.queue.calls.is_empty() || !self.parking.is_settled()
+        if !is_simple
+            || self.draining
+            || !self.queue.calls.is_empty()
+            || !self.parking.has_nothing_to_do()
         {
             return Err(call);
         }

@@ -18,14 +18,6 @@ use crate::policy::{Limit, LimitId, WindowStamp};
 use crate::queue::fair::TurnAdvance;
 use crate::time::Timestamp;
 
-impl Hold {
-    /// A number for the running call, below the most that ran at once. A call that ends leaves it to the next.
-    #[must_use]
-    pub const fn place(&self) -> u32 {
-        self.0.index()
-    }
-}
-
 impl<T> Scheduler<T> {
     /// From now on events are kept until [`events`](Self::events) takes them.
     pub const fn keep_events(&mut self) {

@@ -18,6 +18,14 @@ use crate::time::Timestamp;
 #[must_use = "what a hold has drawn comes back only through finish, give_back or requeue"]
 pub struct Hold(pub(super) SlabKey);
 
+impl Hold {
+    /// A number for the running call, below the most that ran at once. A call that ends leaves it to the next.
+    #[must_use]
+    pub const fn place(&self) -> u32 {
+        self.0.index()
+    }
+}
+
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {

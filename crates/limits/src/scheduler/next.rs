@@ -29,7 +29,7 @@ pub enum Step<T> {
         /// The tokens that it drew from its quotas.
         spent: Vec<QuotaSpent>,
     },
-    /// The call does not run, and has drawn nothing. Nothing is drawn.
+    /// The call does not run, and has drawn nothing.
     Expired {
         /// The payload that was submitted.
         payload: T,
@@ -97,7 +97,7 @@ impl<T> Scheduler<T> {
             return self.expire(now, key, RefusalReason::DeadlinePassed, None);
         }
         self.settle_quotas(now);
-        if !self.parking.is_settled() {
+        if !self.parking.has_nothing_to_do() {
             return self.next_with(now, draw);
         }
         Step::sleep([

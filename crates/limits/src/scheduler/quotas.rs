@@ -196,7 +196,7 @@ impl<T> Scheduler<T> {
     #[inline]
     #[must_use]
     pub fn has_nothing_to_ask(&self) -> bool {
-        self.queue.calls.is_empty() && self.budgets.quotas.is_settled()
+        self.queue.calls.is_empty() && self.budgets.quotas.has_nothing_to_do()
     }
 
     /// Whether there are any quotas.
@@ -210,7 +210,7 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn has_due_quotas(&self, now: Timestamp) -> bool {
         let quotas = &self.budgets.quotas;
-        !quotas.is_settled() || quotas.wake().is_some_and(|wake| wake <= self.now.max(now))
+        !quotas.has_nothing_to_do() || quotas.wake().is_some_and(|wake| wake <= self.now.max(now))
     }
 
     /// The number of a key; `None` if nothing is known of it.
@@ -332,7 +332,7 @@ impl<T> Scheduler<T> {
     #[inline]
     pub(super) fn settle_quotas(&mut self, now: Timestamp) {
         self.budgets.quotas.wake_due(now);
-        if self.budgets.quotas.is_settled() {
+        if self.budgets.quotas.has_nothing_to_do() {
             return;
         }
         let (parking, queue) = (&self.parking, &self.queue);

@@ -161,8 +161,8 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// The call's bytes are sent: it now counts in windows with [`WindowStamp::Sent`]. Only the
-    /// first report counts. Report it before the bytes are sent, not after.
+    /// The call's last byte has left: it now counts in windows with [`WindowStamp::Sent`]. Only the first report counts. Until
+    /// then the call holds its slot of the window, so a late report counts too much and never too little.
     pub fn sent(&mut self, now: Timestamp, hold: &Hold) {
         self.depart(now, hold, WindowStamp::Sent);
     }

@@ -1,4 +1,4 @@
-//! What a step changes.
+//! The changes that a step makes.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What a process does that its side has told, and what its end does.
+//! The acts of a process that its side has decided, and those of its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 

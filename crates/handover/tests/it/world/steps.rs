@@ -1,4 +1,4 @@
-//! What can happen next.
+//! The steps that can happen next.
 
 use super::{CallNumber, Holder, Life, Link, Mistake, ProcessId, Scope, Stage, World};
 use tidegate_handover::ClaimWait;

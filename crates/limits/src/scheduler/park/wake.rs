@@ -177,7 +177,7 @@ impl Parking {
     }
 
     /// Whether no flow has changed since it was last looked at.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn has_nothing_to_do(&self) -> bool {
         self.changed.is_empty() && self.lists_to_check.is_empty()
     }
 

@@ -16,7 +16,7 @@ const TROUBLES_MAX: usize = 1_024;
 impl QuotaTable {
     /// No key needs work before the next moment.
     #[inline]
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn has_nothing_to_do(&self) -> bool {
         self.touched.is_empty()
     }
 

@@ -105,7 +105,7 @@ impl<E: Carried> Drop for Carry<E> {
                 }
                 OnClientLeft::Finish => {
                     note_left(exchange.record());
-                    carry_on(async move {
+                    spawn_to_end(async move {
                         drop(exchange.await);
                     });
                 }
@@ -129,7 +129,7 @@ pub(super) fn note_closed(record: &Record) {
 
 /// Runs a future to its end in a task of its own. If the whole runtime goes down, no task can
 /// continue it, and dropping it gives its slot back.
-pub(super) fn carry_on(work: impl Future<Output = ()> + Send + 'static) {
+pub(super) fn spawn_to_end(work: impl Future<Output = ()> + Send + 'static) {
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(work);
     }
