@@ -15,7 +15,8 @@ use libfuzzer_sys::fuzz_target;
 use tidegate::call::listener::ProxyProtocol;
 use tidegate::call::{
     BackendKind, Bind, Dialect, Head, Identity, Listener, Message, Origin, Peer, Progress,
-    Protocol, Refusal, Rejection, Reply, ReplyBody, Request, RequestBody, Serve, Tunnel, UserFrom,
+    Protocol, Refusal, Rejection, Reply, ReplyBody, Request, RequestBody, Serve, TaskWakers,
+    Tunnel, UserFrom,
 };
 use tidegate::protocol::forwarded_options::{ForwardedRule, ForwardedSettings};
 use tidegate::protocol::trusted::TrustedProxies;
@@ -142,6 +143,7 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
         clock: Clock::start(),
         stop: Stop::default(),
         streams: StreamDrain::default(),
+        wakers: TaskWakers::default(),
     });
     let (mut read, mut write) = client.into_split();
     let sending = async {

@@ -3,10 +3,13 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use tidegate_limits::scheduler::Outcome;
 use tokio::runtime::Handle;
+use tokio::time::sleep;
 
-use crate::call::{OnClientLeft, Reason, Record};
+use crate::call::{OnClientLeft, Reason, Record, Slot};
 
 /// An exchange that can go on without its client.
 pub(super) trait Carried: Future<Output: Send> + Send + Unpin + 'static {
@@ -124,6 +127,18 @@ pub(super) fn note_closed(record: &Record) {
     note_left(record);
     record.note(|facts| {
         facts.reason = facts.reason.or(Some(Reason::ClientLeft));
+    });
+}
+
+/// Gives the slot of a call back whose connection to the backend was closed, once the backend has surely noticed it.
+pub(super) fn finish_after_close<S: Slot>(slot: S, after_close: Duration) {
+    if after_close.is_zero() {
+        slot.finish(Outcome::Failed);
+        return;
+    }
+    spawn_to_end(async move {
+        sleep(after_close).await;
+        slot.finish(Outcome::Failed);
     });
 }
 

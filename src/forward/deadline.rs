@@ -141,6 +141,7 @@ pub(super) mod tests {
     pub(in crate::forward) fn bounds() -> Bounds {
         Bounds {
             own: [].into(),
+            after_close: Duration::ZERO,
             on_client_left: crate::call::OnClientLeft::Finish,
             connect_timeout: SECOND,
             response_timeout: 60 * SECOND,

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
 use super::backend::BackendHandle;
-use super::client_left::{Carried, Carry};
+use super::client_left::{Carried, Carry, finish_after_close};
 use super::connect::ConnectError;
 use super::deadline::ExchangeDeadline;
 use super::failure::Failure;
@@ -161,9 +161,8 @@ impl<S: Slot> Carried for Box<Exchange<S>> {
 
     fn abandon(mut self) {
         if let Some(HeldCall { slot, .. }) = self.pending.take() {
-            // The slot is free when the connection is closed.
             self.upstream = None;
-            slot.finish(Outcome::Failed);
+            finish_after_close(slot, self.backend.bounds.after_close);
         }
     }
 }

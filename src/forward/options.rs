@@ -126,6 +126,12 @@ options! {
         /// lines. With 0B no client is slow.
         reply_min_rate: u64 = size(0..=GIB).or(256 * KIB);
 
+        /// How long a call may go on at the HTTP backend after its connection was closed because its client had left
+        /// (on_client_left = "close"). Its slot is held for as long, so that never more calls run at once than
+        /// the limits say. Raise it to the time in which the backend notices a closed connection: for a model
+        /// server, a few tokens.
+        after_close: Duration = duration(Duration::ZERO..=HOUR).or(Duration::ZERO);
+
         /// Largest reply of the socket backend. A larger one is an error.
         max_reply_bytes: usize = size(KIB..=GIB).or(16 << 20);
 

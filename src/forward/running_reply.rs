@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
 use super::backend::BackendHandle;
+use super::client_left::finish_after_close;
 use super::failure::Failure;
 use super::outgoing::Outgoing;
 use super::pinned::ConnectionFate;
@@ -127,6 +128,15 @@ impl<S: Slot> RunningReply<S> {
         }
     }
 
+    /// Notes how much of the reply there was, and what the call has cost.
+    fn note_end(&mut self, outcome: Outcome) {
+        let is_whole = self.left.has_ended() && outcome == Outcome::Served;
+        if let Some(tokens) = self.meter.take().and_then(|meter| meter.cost(is_whole)) {
+            self.slot.charge(tokens);
+        }
+        self.record.note(|facts| facts.bytes_out = self.read);
+    }
+
     /// Reads the last chunk, if it is the next that is here.
     fn read_end(&mut self) -> Result<(), Failure> {
         let mut ahead = self.left;
@@ -170,16 +180,18 @@ impl<S: Slot> ReplySource for RunningReply<S> {
     }
 
     fn end(mut self, outcome: Outcome) {
-        let is_whole = self.left.has_ended() && outcome == Outcome::Served;
-        if let Some(tokens) = self.meter.take().and_then(|meter| meter.cost(is_whole)) {
-            self.slot.charge(tokens);
-        }
+        self.note_end(outcome);
         let is_clean = self.here.is_empty() && self.upload.is_none() && outcome == Outcome::Served;
-        self.record.note(|facts| facts.bytes_out = self.read);
         let since = self.slot.finish(outcome);
         if let Some(keeping) = self.keeping.filter(|_| is_clean) {
             keeping.keep(self.upstream, since, &self.backend);
         }
+    }
+
+    fn abandon(mut self) {
+        self.note_end(Outcome::Failed);
+        drop(self.upstream);
+        finish_after_close(self.slot, self.backend.bounds.after_close);
     }
 
     fn record(&self) -> &Record {

@@ -299,6 +299,10 @@ impl<S: Slot> ReplySource for Streaming<S> {
         self.slot.finish(outcome);
     }
 
+    fn abandon(self) {
+        self.end(Outcome::Failed);
+    }
+
     fn record(&self) -> &Record {
         &self.record
     }

@@ -46,6 +46,9 @@ pub(super) trait ReplySource: Send + 'static {
     /// Gives the slot back.
     fn end(self, outcome: Outcome);
 
+    /// Closes the connection to the backend, and gives the slot back when the backend has noticed it.
+    fn abandon(self);
+
     /// The call's record.
     fn record(&self) -> &Record;
 
@@ -211,7 +214,7 @@ fn leave<T: ReplySource>(source: T) {
         _ if is_drained => source.end(Outcome::Failed),
         OnClientLeft::Close => {
             note_closed(source.record());
-            source.end(Outcome::Failed);
+            source.abandon();
         }
         OnClientLeft::Finish => {
             source.record().note(|facts| facts.left = true);
@@ -303,7 +306,7 @@ fn look<T: ReplySource>(
                 facts.reason = Some(Reason::ClientSlow);
             });
             if source.on_client_left() == OnClientLeft::Close {
-                source.end(Outcome::Failed);
+                source.abandon();
                 return WatchStep::Nothing;
             }
             WatchStep::Discard(source)

@@ -27,7 +27,7 @@ pub(super) trait Clients: Sync {
     fn turn(&self, waiting: QueuedCall) -> Self::Turn<'_>;
 }
 
-/// One client, whose connection the protocol watches.
+/// A client whose connection the protocol watches.
 impl Clients for Progress {
     type Turn<'a> = QueuedCall;
 

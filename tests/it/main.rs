@@ -67,6 +67,7 @@ mod meaning;
 mod measured;
 mod messages;
 mod metrics;
+mod model_server;
 mod names;
 mod observe;
 mod open_sockets;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use tidegate_runtime::command::{note, wants_colours};
 
-use crate::{advise, audit, backend, bench, demo, plan, relay, simulate, top};
+use crate::{advise, audit, backend, bench, demo, model_server, plan, relay, simulate, top};
 
 /// Tidegate's tools for logs, models, screens and load. `tidegate` runs them by the same names.
 #[derive(Debug, Parser)]
@@ -33,6 +33,8 @@ enum LabCommand {
     Demo(demo::DemoOptions),
     /// Run a stand-in z/VM SDK server that falls over when too much arrives
     Backend(backend::StandInOptions),
+    /// Run a stand-in model server that dies when too many generations run at once
+    ModelServer(model_server::ModelServerOptions),
     /// Put load on a proxy or a backend, and measure
     Bench(bench::BenchOptions),
     /// Run a proxy that does nothing of its own, to compare with
@@ -60,6 +62,7 @@ pub fn main() -> ExitCode {
         LabCommand::Simulate(command) => simulate::main(&command),
         LabCommand::Demo(options) => ended(demo::main(options)),
         LabCommand::Backend(options) => ended(backend::main(options)),
+        LabCommand::ModelServer(options) => ended(model_server::main(options)),
         LabCommand::Bench(options) => ended(bench::main(options)),
         LabCommand::Relay(options) => ended(relay::main(options)),
     }

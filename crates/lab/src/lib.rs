@@ -22,6 +22,7 @@ mod framing;
     reason = "for commands that serve no calls"
 )]
 mod logs;
+pub mod model_server;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod plan;
 mod random;

@@ -659,6 +659,16 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "function = \"report_get\"",
         "function = \"report_get\"\nfunction_from = { json = \"/method\" }\nunreadable = \"refuse\"",
     ),
+    (
+        "route.cost_from",
+        "function = \"report_get\"",
+        "function = \"report_get\"\ncost_from = { header = \"x-cost\" }",
+    ),
+    (
+        "route.reserve",
+        "function = \"report_get\"",
+        "function = \"report_get\"\nreserve = { header = \"x-most\", else = 3 }",
+    ),
 ];
 
 /// The option whose value the page never shows. `quota::stores` has a test that it takes effect.

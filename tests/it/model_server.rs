@@ -1,0 +1,177 @@
+//! A local model server that dies when too many generations run at once, behind a sidecar of fifteen lines.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate_lab::model_server::{ModelServer, ModelServerOptions, RunningModelServer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::sidecar::Sidecar;
+use crate::support::{connect, listens};
+
+const AT_ONCE: u32 = 4;
+const TOKENS: u64 = 25;
+const KEYS: usize = 5;
+const CLIENTS_OF_KEY: usize = 10;
+
+fn server() -> RunningModelServer {
+    let options = ModelServerOptions {
+        http: SocketAddr::from(([127, 0, 0, 1], 0)),
+        break_at_once: AT_ONCE,
+        recover: Duration::from_secs(600),
+        token: Duration::from_millis(10),
+        ..ModelServerOptions::default()
+    };
+    ModelServer::start(options).expect("it listens")
+}
+
+async fn sidecar(server: &RunningModelServer, limits: &str) -> (Sidecar, SocketAddr) {
+    let backend = format!(
+        "kind = \"http\"\nhttp = \"http://{}\"\ndialect = \"openai\"\nafter_close = \"100ms\"",
+        server.addr()
+    );
+    let sections = format!(
+        "[limits]\nwindow = \"0s\"\noutstanding = {AT_ONCE}\nmax_wait = \"5m\"\n{limits}\n\
+         [queue]\npostpone = \"in_turn\"\n[admin]\nbind = \"127.0.0.1:0\""
+    );
+    let sidecar = Sidecar::start(&listens("", &backend, &sections)).await;
+    let addr = sidecar.listener("test").await;
+    (sidecar, addr)
+}
+
+/// A request for a stream of so many tokens.
+fn request(key: usize, user: &str, tokens: u64) -> String {
+    let body = json!({
+        "model": "stand-in",
+        "stream": true,
+        "stream_options": { "include_usage": true },
+        "max_tokens": tokens,
+        "user": user,
+        "messages": [{ "role": "user", "content": "hello" }],
+    });
+    let body = body.to_string();
+    format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer sk-{key}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// How a client ended.
+enum ClientEnd {
+    /// The number of tokens that it got, and what the server says that it has cost.
+    Answered(usize, Value),
+    /// It left in the middle, at this moment.
+    Left(Instant),
+}
+
+/// Asks for a stream, and reads it to its end, or leaves after so many tokens.
+async fn ask(addr: SocketAddr, asked: String, leaves_after: Option<usize>) -> ClientEnd {
+    let mut client = connect(addr).await;
+    client.write_all(asked.as_bytes()).await.expect("it reads");
+    let mut reply = Vec::new();
+    loop {
+        let read = client.read_buf(&mut reply).await;
+        let text = String::from_utf8_lossy(&reply);
+        assert!(matches!(read, Ok(1..)), "{read:?} after {text}");
+        let tokens = text.matches("\"content\":\"token \"").count();
+        if leaves_after.is_some_and(|after| tokens >= after) {
+            return ClientEnd::Left(Instant::now());
+        }
+        if text.ends_with("0\r\n\r\n") {
+            let mut events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+            let last = events.rfind(|data| data.starts_with('{'));
+            let last: Value = serde_json::from_str(last.expect("it has events")).expect("JSON");
+            return ClientEnd::Answered(tokens, last["usage"]["total_tokens"].clone());
+        }
+    }
+}
+
+#[tokio::test]
+async fn half_of_fifty_clients_leave_and_the_server_lives_and_the_others_are_answered_in_turn() {
+    let server = server();
+    let (sidecar, addr) = sidecar(&server, "").await;
+    // Four calls fill the server until all others wait.
+    let mut clients = JoinSet::new();
+    for nth in 0..AT_ONCE {
+        let asked = request(99, &format!("first-{nth}"), 200);
+        clients.spawn(async move { (String::new(), ask(addr, asked, None).await) });
+    }
+    sidecar
+        .reaches("tidegate_outstanding", f64::from(AT_ONCE))
+        .await;
+    for client in 0..CLIENTS_OF_KEY {
+        for key in 0..KEYS {
+            let user = format!("{key}-{client}");
+            let asked = request(key, &user, TOKENS);
+            let leaves_after = (client % 2 == 0).then_some(3);
+            clients.spawn(async move { (user, ask(addr, asked, leaves_after).await) });
+        }
+    }
+    let all = (KEYS * CLIENTS_OF_KEY) as f64;
+    sidecar.reaches("tidegate_queue_depth", all).await;
+    let (mut answered, mut left) = (0, BTreeMap::new());
+    while let Some(ended) = clients.join_next().await {
+        match ended.expect("it does not panic") {
+            (user, ClientEnd::Answered(tokens, cost)) if !user.is_empty() => {
+                assert_eq!((tokens as u64, cost), (TOKENS, json!(TOKENS + 3)), "{user}");
+                answered += 1;
+            }
+            (_, ClientEnd::Answered(..)) => {}
+            (user, ClientEnd::Left(at)) => drop(left.insert(user, at)),
+        }
+    }
+    assert_eq!((answered, left.len()), (25, 25));
+    sidecar.reaches("tidegate_outstanding", 0.0).await;
+    let counts = server.statistics();
+    assert_eq!(
+        (counts.died, counts.begun, counts.answered),
+        (0, 54, 29),
+        "{counts:?}"
+    );
+    assert!(counts.at_once_peak <= AT_ONCE, "{counts:?}");
+    // No token for a client that has left for half a second.
+    let generations = server.generations();
+    for generation in &generations {
+        if let Some(at) = left.get(&generation.user) {
+            let after = generation.last_token.saturating_duration_since(*at);
+            assert!(
+                after < Duration::from_millis(500),
+                "{generation:?}: {after:?}"
+            );
+        }
+    }
+    // The keys take turns.
+    let mut begun = [0; KEYS];
+    for generation in generations.iter().skip(AT_ONCE as usize) {
+        let (key, _) = generation.user.split_once('-').expect("key and client");
+        begun[key.parse::<usize>().expect("a number")] += 1;
+        let (least, most) = (begun.iter().min(), begun.iter().max());
+        let (least, most) = (least.expect("five"), most.expect("five"));
+        assert!(most - least <= 1, "{begun:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_limit_the_server_dies() {
+    let server = server();
+    let mut clients = JoinSet::new();
+    for nth in 0..=AT_ONCE {
+        let asked = request(0, &format!("{nth}"), TOKENS);
+        let addr = server.addr();
+        clients.spawn(async move {
+            let mut client = connect(addr).await;
+            client.write_all(asked.as_bytes()).await.expect("it reads");
+            let mut reply = Vec::new();
+            // A reset, or an end in the middle.
+            let _ = client.read_to_end(&mut reply).await;
+        });
+    }
+    while clients.join_next().await.is_some() {}
+    let counts = server.statistics();
+    assert_eq!((counts.died, counts.answered), (1, 0), "{counts:?}");
+}
