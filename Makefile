@@ -129,7 +129,7 @@ browser:
 # Runs the tutorials word by word, and compares what appears with what they show. Needs redis-server and the ports that they use.
 lessons:
 	$(CARGO) build -p tidegate -p tidegate-lab
-	for lesson in a-storm-survived your-own-service two-sidecars-share-a-quota; do \
+	for lesson in a-storm-survived your-own-service a-model-server two-sidecars-share-a-quota; do \
 	  PATH="$(CURDIR)/target/debug:$$PATH" python3 tests/lesson.py docs/tutorials/$$lesson.md || exit 1; done
 
 # The pictures in the docs: drawings and screens from text, and the page from a real storm of two minutes.

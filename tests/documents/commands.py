@@ -121,8 +121,9 @@ class Checker:
         for word in words[1:]:
             match = re.fullmatch(r"(?:http://)?(?:[\w.$-]+)(:\d+)?(/[^?#]*)(?:[?#].*)?", word)
             is_ours = match and (match.group(1) == ":9180" or match.group(2).startswith("/v1/"))
-            # The lease server and the agent have addresses of their own.
-            if not is_ours or match.group(1) in (":9191", ":9192") or STANDS_FOR.search(word):
+            # The lease server and the agent have addresses of their own, and a model server has paths of its own.
+            is_others = match and (match.group(1) in (":9191", ":9192") or match.group(2).startswith("/v1/chat/"))
+            if not is_ours or is_others or STANDS_FOR.search(word):
                 continue
             self.counted("curl")
             methods = [methods for path, methods in api() if path.fullmatch(match.group(2))]
