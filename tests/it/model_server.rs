@@ -98,22 +98,23 @@ async fn half_of_fifty_clients_leave_and_the_server_lives_and_the_others_are_ans
     // Four calls fill the server until all others wait.
     let mut clients = JoinSet::new();
     for nth in 0..AT_ONCE {
-        let asked = request(99, &format!("first-{nth}"), 200);
+        let asked = request(99, &format!("first-{nth}"), 600);
         clients.spawn(async move { (String::new(), ask(addr, asked, None).await) });
     }
     sidecar
         .reaches("tidegate_outstanding", f64::from(AT_ONCE))
         .await;
-    for client in 0..CLIENTS_OF_KEY {
-        for key in 0..KEYS {
+    // One key after the other, so that the order of arrival would not be fair.
+    for key in 0..KEYS {
+        for client in 0..CLIENTS_OF_KEY {
             let user = format!("{key}-{client}");
             let asked = request(key, &user, TOKENS);
             let leaves_after = (client % 2 == 0).then_some(3);
             clients.spawn(async move { (user, ask(addr, asked, leaves_after).await) });
         }
+        let waiting = ((key + 1) * CLIENTS_OF_KEY) as f64;
+        sidecar.reaches("tidegate_queue_depth", waiting).await;
     }
-    let all = (KEYS * CLIENTS_OF_KEY) as f64;
-    sidecar.reaches("tidegate_queue_depth", all).await;
     let (mut answered, mut left) = (0, BTreeMap::new());
     while let Some(ended) = clients.join_next().await {
         match ended.expect("it does not panic") {
@@ -145,14 +146,14 @@ async fn half_of_fifty_clients_leave_and_the_server_lives_and_the_others_are_ans
             );
         }
     }
-    // The keys take turns.
+    // The keys take turns. Two calls that were admitted together may reach the server in the other order.
     let mut begun = [0; KEYS];
     for generation in generations.iter().skip(AT_ONCE as usize) {
         let (key, _) = generation.user.split_once('-').expect("key and client");
         begun[key.parse::<usize>().expect("a number")] += 1;
         let (least, most) = (begun.iter().min(), begun.iter().max());
         let (least, most) = (least.expect("five"), most.expect("five"));
-        assert!(most - least <= 1, "{begun:?}");
+        assert!(most - least <= 2, "{begun:?}");
     }
 }
 
