@@ -343,6 +343,8 @@ async fn a_drain_that_takes_too_long_reports_the_calls_of_all_threads() {
     sidecar.signal("TERM");
     let (status, log) = sidecar.ended().await;
     assert!(!status.success(), "{log:?}");
-    let aborted = log.iter().filter(|line| line.contains("aborted"));
-    assert_eq!(aborted.count(), CLIENTS, "{log:?}");
+    let given_up = log
+        .iter()
+        .filter(|line| line.contains("\"reason\":\"drain_timeout\""));
+    assert_eq!(given_up.count(), CLIENTS, "{log:?}");
 }
