@@ -171,9 +171,9 @@ impl Pipeline {
         }
         let preference = self.preference(&mut message);
         let rule = named.as_ref().map(|it| it.cost_rule(&operation.class));
+        let rule = rule.unwrap_or_default();
         let batch = named.as_ref().map_or(&[][..], |named| named.batch());
         let names = (&*operation.function, batch);
-        let rule = rule.unwrap_or_default();
         let claim = self.claim(&origin.identity, names, operation.limited, &rule);
         let waits = match preference {
             Some(_) => Waits::NoClient,

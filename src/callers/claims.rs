@@ -46,22 +46,9 @@ impl Callers {
         state.find(now, identity);
         let function_name = function;
         let function = state.functions.find(function_name);
-        let cost = match (meets, &rule.reserve) {
-            (Meets::Limits, ReservedCost::Tokens(tokens)) => *tokens,
-            (Meets::Limits, ReservedCost::Learned(class)) => {
-                let learned = state.learned.reserve(function, Arc::clone(class));
-                learned.unwrap_or_else(|| state.cost_model.cost(function))
-            }
-            (Meets::Limits, ReservedCost::OfFunction) if batch.is_empty() => {
-                state.cost_model.cost(function)
-            }
-            (Meets::Limits, ReservedCost::OfFunction) => {
-                batch.iter().fold(TokenCount::ZERO, |sum, name| {
-                    let cost = state.cost_model.cost(state.functions.find(name));
-                    sum.saturating_add(cost)
-                })
-            }
-            (Meets::NoLimits, _) => TokenCount::ZERO,
+        let cost = match meets {
+            Meets::Limits => state.reserved(function, batch, &rule.reserve),
+            Meets::NoLimits => TokenCount::ZERO,
         };
         let counted = state.count(now, identity, function, cost);
         let limit = match meets {
@@ -195,6 +182,27 @@ impl Callers {
 }
 
 impl CallersState {
+    /// The draw of a call, or of a batch of them, when it goes.
+    fn reserved(
+        &self,
+        function: FunctionId,
+        batch: &[Box<str>],
+        reserve: &ReservedCost,
+    ) -> TokenCount {
+        let learned = match reserve {
+            ReservedCost::Tokens(tokens) => Some(*tokens),
+            ReservedCost::Learned(class) => self.learned.reserve(function, Arc::clone(class)),
+            ReservedCost::OfFunction => None,
+        };
+        learned.unwrap_or_else(|| match batch {
+            [] => self.cost_model.cost(function),
+            batch => batch.iter().fold(TokenCount::ZERO, |sum, name| {
+                let cost = self.cost_model.cost(self.functions.find(name));
+                sum.saturating_add(cost)
+            }),
+        })
+    }
+
     /// The charge that a call of this identity would have. Nothing is counted.
     fn would_charge(&mut self, identity: &Identity) -> Charged {
         self.table.classify(&seen(identity), &mut self.matches);

@@ -165,9 +165,9 @@ options! {
         cost_from: Option<CostPlace> = cost_place().optional()
             .example("{ json = \"/usage/total_tokens\" }");
 
-        /// How many tokens a call draws when it goes: the number at a place of the request, or else so many;
-        /// or "learned", as much as 95 of 100 of the latest 1,000 calls of its function and class have
-        /// cost. The default is its cost in [costs].
+        /// How many tokens a call draws when it goes: the number at a place of the request, or the number in
+        /// else if there is none there. "learned" takes the cost that 95 of 100 of the latest 1,000 calls of its
+        /// function and class did not exceed. The default is its cost in [costs].
         reserve: Option<Reservation> = reserve().optional()
             .example("{ json = \"/max_tokens\", else = 500 }");
     }

@@ -1059,6 +1059,7 @@ async fn tasks_that_wait_beyond_the_drain_timeout_are_refused() {
     let told = log
         .iter()
         .filter(|line| line.contains("\"handed_over\":true"));
-    let refused = told.filter(|line| line.contains("\"reason\":\"draining\""));
-    assert_eq!(refused.count(), 1, "{log:#?}");
+    let with = |reason: &str| told.clone().filter(|line| line.contains(reason)).count();
+    let counts = ["\"reason\":\"draining\"", "\"reason\":\"drain_timeout\""].map(with);
+    assert_eq!(counts, [1, 1], "{log:#?}");
 }

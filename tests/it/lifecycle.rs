@@ -690,6 +690,24 @@ async fn an_http_call_at_the_backend_is_answered_when_the_drain_time_is_over() {
 }
 
 #[tokio::test]
+async fn all_clients_of_a_shared_call_are_answered_when_the_drain_time_is_over() {
+    let mut held = Held::start(OK).await;
+    let text = config(held.backend.addr, &outstanding(1)).replace("\"20s\"", "\"300ms\"")
+        + "\n[coalesce]\nfunctions = [\"guest_get_info\"]\n";
+    let sidecar = Sidecar::start(&text).await;
+    let addr = sidecar.listener("test").await;
+    let mut first = calling(addr, "SAME").await;
+    held.next().await;
+    let mut second = calling(addr, "SAME").await;
+    crate::support::until_read(&second).await;
+    sidecar.signal("TERM");
+    for client in [&mut first, &mut second] {
+        let answer = json(&read_all(client).await);
+        assert_eq!(answer["rs"], 29, "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
     let mut held = Held::start(OK).await;
     let text = config(held.backend.addr, &outstanding(1)).replace("\"20s\"", "\"1h\"");

@@ -43,7 +43,7 @@ async fn sidecar(server: &RunningModelServer, limits: &str) -> (Sidecar, SocketA
     (sidecar, addr)
 }
 
-/// A request for a stream of so many tokens.
+/// A request for a stream of this many tokens.
 fn request(key: usize, user: &str, tokens: u64) -> String {
     let body = json!({
         "model": "stand-in",
@@ -69,7 +69,7 @@ enum ClientEnd {
     Left(Instant),
 }
 
-/// Asks for a stream, and reads it to its end, or leaves after so many tokens.
+/// Asks for a stream, and reads it to its end, or leaves after this many tokens.
 async fn ask(addr: SocketAddr, asked: String, leaves_after: Option<usize>) -> ClientEnd {
     let mut client = connect(addr).await;
     client.write_all(asked.as_bytes()).await.expect("it reads");

@@ -207,6 +207,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 
     /// The next head, which must come.
+    /// The body of a request, by the length in its head.
+    pub(crate) async fn body_of(&mut self, head: &str) -> Vec<u8> {
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            let is_length = name.eq_ignore_ascii_case("content-length");
+            is_length.then(|| value.trim().parse().expect("a number"))
+        });
+        self.bytes(length.unwrap_or(0)).await
+    }
+
     pub(crate) async fn head(&mut self) -> String {
         let head = self.next_head().await;
         head.unwrap_or_else(|| {

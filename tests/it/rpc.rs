@@ -16,12 +16,7 @@ async fn service() -> Scripted {
     Scripted::start(|_, stream| async move {
         let mut peer = Peer::new(stream);
         while let Some(head) = peer.next_head().await {
-            let length = head.lines().find_map(|line| {
-                let (name, value) = line.split_once(':')?;
-                let is_length = name.eq_ignore_ascii_case("content-length");
-                is_length.then(|| value.trim().parse().expect("a number"))
-            });
-            peer.bytes(length.unwrap_or(0)).await;
+            peer.body_of(&head).await;
             peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
                 .await;
         }

@@ -21,12 +21,7 @@ async fn service() -> (Scripted, Arc<Notify>) {
         async move {
             let mut peer = Peer::new(stream);
             while let Some(head) = peer.next_head().await {
-                let length = head.lines().find_map(|line| {
-                    let (name, value) = line.split_once(':')?;
-                    let is_length = name.eq_ignore_ascii_case("content-length");
-                    is_length.then(|| value.trim().parse().expect("a number"))
-                });
-                let body = peer.bytes(length.expect("it has a body")).await;
+                let body = peer.body_of(&head).await;
                 let asked: Value = serde_json::from_slice(&body).expect("JSON");
                 peer.send(asked["reply"].as_str().unwrap_or_default()).await;
                 for part in asked["then"].as_array().into_iter().flatten() {
@@ -105,7 +100,7 @@ async fn left(sidecar: &Sidecar) -> i64 {
     limit["tokens"].as_f64().expect("a number").round() as i64
 }
 
-/// Waits until so many tokens are left.
+/// Waits until this many tokens are left.
 async fn reaches(sidecar: &Sidecar, wanted: i64) {
     let began = Instant::now();
     loop {

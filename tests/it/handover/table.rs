@@ -494,6 +494,10 @@ async fn the_table() {
     let bad = [&seen.refused_connects, &seen.lost, &seen.foreign].map(count);
     assert_eq!((bad, counting.doubled()), ([0; 3], 0), "{page}");
     assert!(
+        count(&seen.refused_calls) * 10_000 <= count(&seen.answered),
+        "{page}"
+    );
+    assert!(
         counting.densest() <= PER_SECOND && super::kills::holds(&killed),
         "{page}"
     );

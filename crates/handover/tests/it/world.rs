@@ -156,9 +156,14 @@ pub(crate) struct Process {
 
 impl Process {
     fn new(scope: &Scope) -> Self {
+        Self::in_life(Life::Unborn, scope.waiting_max)
+    }
+
+    /// A process that does nothing.
+    fn in_life(life: Life, waiting_max: usize) -> Self {
         Self {
-            life: Life::Unborn,
-            new: NewSide::new(scope.waiting_max, "", ""),
+            life,
+            new: NewSide::new(waiting_max, "", ""),
             old: OldSide::new(),
             admits: false,
             has_clients: false,

@@ -1,10 +1,10 @@
 //! The acts of a process that its side has decided, and those of its end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tidegate_handover::{
-    ClaimWait, FrozenGate, NewInput, NewOutput, NewSide, OldInput, OldOutput, OldSide,
-    PeerConnection, RunStage, RunningCall, WaitingCall,
+    ClaimWait, FrozenGate, NewInput, NewOutput, OldInput, OldOutput, PeerConnection, RunStage,
+    RunningCall, WaitingCall,
 };
 
 use super::{
@@ -180,28 +180,7 @@ impl World {
         for lock in [&mut self.ledger_lock, &mut self.draining_lock] {
             lock.take_if(|holder| *holder == id);
         }
-        let process = &mut self.processes[id];
-        *process = Process {
-            life: Life::Gone,
-            admits: false,
-            has_clients: false,
-            has_opened: false,
-            writes_ledger: false,
-            drains: false,
-            term: 0,
-            holds: BTreeMap::new(),
-            departed: [0; 2],
-            asked: BTreeSet::new(),
-            prepares: false,
-            freezes: false,
-            claims: None,
-            takes_over: None,
-            watches: false,
-            forged: 0,
-            stale: None,
-            new: NewSide::new(0, "", ""),
-            old: OldSide::new(),
-        };
+        self.processes[id] = Process::in_life(Life::Gone, 0);
     }
 
     pub(super) fn tell_old(&mut self, id: ProcessId, input: OldInput, scope: &Scope) {
