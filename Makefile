@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test test-tools laws nextest check docs site manifests deny advisories loom mutants peers rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers fuzz \
+.PHONY: run test test-tools laws nextest check check-code check-builds docs site manifests deny advisories loom mutants peers rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers fuzz \
   packages packages-twice packages-tools try-packages try-here s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -12,11 +12,19 @@ run:
 	target/quick/tidegate demo
 
 # Several tests at once, by .config/nextest.toml: most of them wait longer than they compute. Where CI is set, a test that
-# cannot run fails; else it is listed at the end.
+# cannot run fails; else it is listed at the end. BESIDE is a command that runs while the tests do: they are built by then, and
+# run from lists of what was built, because a second cargo would wait for the first.
+BESIDE ?= true
+BUILT = $(or $(CARGO_TARGET_DIR),target)/built
 test: test-tools nextest
 	@rm -f $(NOT_RUN)
 	$(CARGO) build --workspace --bins --example manual --quiet
-	$(NEXTEST) run --workspace -j $(TESTS_AT_ONCE)
+	@mkdir -p $(BUILT)
+	$(CARGO) metadata --format-version 1 > $(BUILT)/packages.json
+	$(NEXTEST) list --workspace --list-type binaries-only --message-format json > $(BUILT)/tests.json
+	$(BESIDE) & beside=$$!; passed=true; \
+	$(NEXTEST) run --cargo-metadata $(BUILT)/packages.json --binaries-metadata $(BUILT)/tests.json -j $(TESTS_AT_ONCE) || passed=false; \
+	wait $$beside || passed=false; $$passed
 	$(NEXTEST) run -p tidegate-limits --features tower --test tower
 	$(CARGO) test --workspace --doc --quiet
 	python3 packaging/try.py here --programs $(PROGRAMS)
@@ -34,10 +42,16 @@ NOT_RUN = $(or $(CARGO_TARGET_DIR),target)/tmp/not-run
 TESTS_AT_ONCE = $(shell expr $$(nproc) + 1)
 
 # What a change must pass, besides the tests.
-check: deny
+check: check-code check-builds
+
+# What most mistakes show in.
+check-code: deny
 	python3 tests/words.py
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# Builds with other features and for other machines, the fuzz targets and the docs.
+check-builds:
 	$(CARGO) clippy -p tidegate-limits --no-default-features -- -D warnings
 	$(CARGO) clippy -p tidegate-limits --features tower,tokio,quanta --all-targets -- -D warnings
 	@if [ -d "$$(rustc --print target-libdir --target thumbv7em-none-eabi 2>/dev/null)" ]; then \
