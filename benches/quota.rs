@@ -213,6 +213,7 @@ impl<'a> Load<'a> {
                     bucket: None,
                     quotas: draws.then(|| Arc::clone(user)),
                     settling: None,
+                    is_settled: false,
                     deadline: ClaimDeadline::Ordinary,
                 },
                 class: "none".into(),

@@ -69,6 +69,8 @@ pub struct Claimed {
     pub quotas: Option<Arc<[QuotaKey]>>,
     /// How it is settled after the backend is done, if at all.
     pub settling: Option<Settling>,
+    /// Whether its final cost corrects its quotas and its turns too.
+    pub is_settled: bool,
     /// How long its rate limit lets it wait; without a setting, its class decides.
     pub deadline: claim::ClaimDeadline,
 }
@@ -85,6 +87,7 @@ impl Claimed {
             bucket: claim.charged.bucket(),
             quotas: claim.quotas.clone(),
             settling: claim.settling.clone(),
+            is_settled: claim.is_settled_by_answer(),
             deadline: claim.deadline(),
         }
     }

@@ -362,6 +362,7 @@ impl GateState {
             tokens,
             bucket,
             quotas,
+            is_settled,
             ..
         } = ask.claimed;
         let replay = self.keeps_steps.then(|| {
@@ -371,6 +372,7 @@ impl GateState {
                 tokens,
                 bucket,
                 quotas: quotas.clone(),
+                is_settled,
                 deadline,
                 steps: Vec::with_capacity(5),
             })
@@ -384,6 +386,7 @@ impl GateState {
             .tokens(tokens)
             .bucket(bucket)
             .quotas(quotas)
+            .is_settled(is_settled)
             .deadline(deadline);
         if call.lane == Lane::Limited {
             let id = || call.record.note(|facts| facts.id);

@@ -93,6 +93,7 @@ impl Permit {
     pub(super) fn end(&mut self, outcome: Outcome, by_peer: Option<Tokens>) -> Option<Instant> {
         let (mut call, hold) = self.held.take()?;
         let settling = call.settling.take();
+        let is_settled = settling.as_ref().is_some_and(Settling::is_by_answer);
         if let Promotion::UserWork(work) = &mut call.promotion
             && outcome == Outcome::Served
             && call.record.note(|facts| facts.is_success())
@@ -126,7 +127,11 @@ impl Permit {
             facts.outcome = Some(outcome);
             facts.step(now, StepKind::Ended(outcome, measured));
             if settled.is_some() {
-                facts.rare_mut().settled = settled;
+                let rare = facts.rare_mut();
+                rare.settled = settled;
+                if is_settled && let Some(measured) = measured {
+                    rare.settle_quotas(measured);
+                }
             }
             facts.set_would(would);
             facts.answered = Some(now);

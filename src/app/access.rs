@@ -116,6 +116,7 @@ impl AccessLine<'_> {
             estimate: replay.map(|it| it.tokens.get()),
             bucket: replay.and_then(|it| it.bucket).map(|bucket| bucket.0),
             deadline_ns: replay.and_then(|it| it.deadline).map(Timestamp::as_nanos),
+            settles: replay.map(|it| it.is_settled),
             draws: replay
                 .and_then(|it| it.quotas.as_deref())
                 .unwrap_or_default(),

@@ -88,6 +88,12 @@ pub enum SettledBy {
 }
 
 impl Settling {
+    /// Whether the answer decides.
+    #[must_use]
+    pub const fn is_by_answer(&self) -> bool {
+        matches!(self.by, SettledBy::Answer(_))
+    }
+
     /// The answer says how many tokens the call has cost.
     pub fn answered(&mut self, tokens: u64) {
         if let SettledBy::Answer(known) = &mut self.by {
@@ -182,8 +188,8 @@ impl Claim {
     /// Whether its answer decides what is charged in the end.
     #[must_use]
     pub fn is_settled_by_answer(&self) -> bool {
-        let by = self.settling.as_ref().map(|settling| &settling.by);
-        matches!(by, Some(SettledBy::Answer(_)))
+        let settling = self.settling.as_ref();
+        settling.is_some_and(Settling::is_by_answer)
     }
 
     /// The label of the rate limit that is charged.

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate_callers::FinalCharge;
-use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::scheduler::{Delays, Outcome, QuotaSpent};
+use tidegate_limits::{Timestamp, Tokens};
 use tidegate_runtime::lock;
 
 use super::refusal::RefusalTemplate;
@@ -121,6 +121,15 @@ pub struct RareFacts {
     pub refused_as: Option<Box<RefusalTemplate>>,
     /// Interim replies of the backend that the client has not got.
     interim: Vec<u8>,
+}
+
+impl RareFacts {
+    /// Notes in the draws from quotas what the call has cost in the end.
+    pub fn settle_quotas(&mut self, measured: Tokens) {
+        for spent in &mut self.quotas {
+            spent.settled = Some(measured.whole());
+        }
+    }
 }
 
 /// The rare facts of most calls.

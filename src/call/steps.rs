@@ -24,6 +24,8 @@ pub struct ReplayFacts {
     pub bucket: Option<BucketId>,
     /// The quotas that the call draws from.
     pub quotas: Option<Arc<[QuotaKey]>>,
+    /// Whether its final cost corrects its quotas and its turns too.
+    pub is_settled: bool,
     /// The last moment at which the call may leave the queue; `None` without a bound.
     pub deadline: Option<Timestamp>,
     /// The steps at the gate. Those of two tasks may be out of order.

@@ -128,6 +128,7 @@ fn ended() -> Ended {
                 ]
                 .into(),
             ),
+            is_settled: false,
             deadline: Some(micros(60_000_000)),
             // In the order in which two tasks noted them.
             steps: vec![
@@ -231,7 +232,7 @@ fn a_line_for_a_replay_has_these_fields_in_this_order() {
             r#"{"timestamp":"2023-11-14T22:13:20.123456Z","level":"INFO","target":"replay","schema":1,"#,
             r#""id":"0123456789abcdef","listener":"nova","client":"127.0.0.1","user":null,"dialect":"socket","function":"guest_get_info","#,
             r#""reason":null,"limit":"total","caller":"c7","rate_limit":"poller","started_us":1699999998888889,"limited":true,"#,
-            r#""arrived_ns":0,"backend":"socket","weight":1,"cost":1,"estimate":2.5,"bucket":1,"deadline_ns":60000000000,"draws":[["rate_limit:per_user","alice"],["rate_limit:all",""]],"#,
+            r#""arrived_ns":0,"backend":"socket","weight":1,"cost":1,"estimate":2.5,"bucket":1,"deadline_ns":60000000000,"settles":false,"draws":[["rate_limit:per_user","alice"],["rate_limit:all",""]],"#,
             r#""steps":[["asked",1000000,"user"],["postponed",1000000,2000000],["class",2500000,"polling"],"#,
             r#"["admitted",12345000],["sent",1234567000],["replied",1240000000],["served",1284667000,1.5]]}"#,
             "\n"
@@ -262,6 +263,7 @@ fn a_line_in_json_is_read_back_as_it_was_logged() {
         window: Some(7),
         total: 100,
         cost,
+        settled: (cost == 25).then_some(20),
         spent: Payment::default(),
     });
     let told = ended_with(|it| {
@@ -275,7 +277,7 @@ fn a_line_in_json_is_read_back_as_it_was_logged() {
         read["quota"],
         json!([
             {"limit": "per_user", "key": "a \"b\"", "window": 7, "total": 100, "cost": 1},
-            {"limit": "per_user", "key": "c", "window": 7, "total": 100, "cost": 25},
+            {"limit": "per_user", "key": "c", "window": 7, "total": 100, "cost": 25, "settled": 20},
         ])
     );
     for (tokens, written) in [(None, json!(null)), (Some(TokenCount::ONE), json!(1))] {

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
-use crate::raw_http::{Peer, Reply, access_line};
+use crate::raw_http::{Peer, Reply, access_line, reach_load};
 use crate::sidecar::Sidecar;
 use crate::support::{PATIENCE, Scripted, closed_port, listens};
 
@@ -35,24 +36,50 @@ async fn service() -> (Scripted, Arc<Notify>) {
     (backend, go)
 }
 
-/// A sidecar with a bucket of 1,000 tokens that does not fill within a test, and a route that is settled so.
+/// A bucket of 1,000 tokens that does not fill within a test.
+const BUCKET: &str = r#"
+    [[caller]]
+    label = "one"
+    match = { ip = "127.0.0.1" }
+    rate_limit = "tokens"
+    [[bucket]]
+    name = "tokens"
+    burst = 1000
+    fill = 0.0001
+    on_excess = "reject"
+"#;
+
+/// A quota of 1,000 tokens in a window that does not end within a test.
+const QUOTA: &str = r#"
+    [quota_store]
+    engine = "memory"
+    [[quota]]
+    name = "tokens"
+    applies_to = "total"
+    total = 1000
+    refresh_window = "24h"
+    on_excess = "reject"
+"#;
+
+/// A sidecar with that bucket, and a route that is settled so.
 async fn started(backend: SocketAddr, settled: &str) -> (Sidecar, SocketAddr) {
+    started_with(backend, settled, BUCKET, 50).await
+}
+
+async fn started_with(
+    backend: SocketAddr,
+    settled: &str,
+    limits: &str,
+    outstanding: u32,
+) -> (Sidecar, SocketAddr) {
     let sections = format!(
         r#"
         [admin]
         bind = "127.0.0.1:0"
         [limits]
         window = "0s"
-        outstanding = 50
-        [[caller]]
-        label = "one"
-        match = {{ ip = "127.0.0.1" }}
-        rate_limit = "tokens"
-        [[bucket]]
-        name = "tokens"
-        burst = 1000
-        fill = 0.0001
-        on_excess = "reject"
+        outstanding = {outstanding}
+        {limits}
         [[route]]
         method = "POST"
         path = "/chat"
@@ -242,4 +269,126 @@ async fn a_call_that_was_never_sent_costs_nothing() {
     reaches(&sidecar, 200).await;
     drop(client);
     reaches(&sidecar, 1000).await;
+}
+
+/// The status of a call that costs what it reserves, and its access line, after which it is settled.
+async fn exactly(
+    sidecar: &Sidecar,
+    addr: SocketAddr,
+    tokens: u64,
+    from: &mut usize,
+) -> (u16, Value) {
+    let body = json!({ "max_tokens": tokens, "reply": costing(tokens) });
+    let status = ask(addr, &body).await.status();
+    let (line, next) = access_line(sidecar, *from).await;
+    *from = next;
+    (status, line)
+}
+
+#[tokio::test]
+async fn a_quota_gets_back_what_a_call_did_not_use_and_is_charged_what_it_used_beyond() {
+    let (backend, go) = service().await;
+    let (sidecar, addr) = started_with(backend.addr, BY_BODY, QUOTA, 50).await;
+    let mut from = 0;
+    let reply = costing(30);
+    let (head, rest) = reply.split_at(20);
+    let held = json!({ "max_tokens": 800, "reply": head, "then": [rest] });
+    let mut running = Peer::sending(addr, post(&held)).await;
+    reach_load(&sidecar, (1, 0), PATIENCE).await;
+    let (status, line) = exactly(&sidecar, addr, 300, &mut from).await;
+    assert_eq!((status, &line["reason"]), (429, &json!("rate_limited")));
+    go.notify_one();
+    assert_eq!(running.reply().await.status(), 200);
+    let (line, next) = access_line(&sidecar, from).await;
+    from = next;
+    let draw = &line["quota"][0];
+    assert_eq!((&draw["cost"], &draw["settled"]), (&json!(800), &json!(30)));
+    assert_eq!(exactly(&sidecar, addr, 300, &mut from).await.0, 200);
+    // 670 are left. This one reserves ten of them, and uses 600.
+    let more = json!({ "max_tokens": 10, "reply": costing(600) });
+    assert_eq!(ask(addr, &more).await.status(), 200);
+    from = access_line(&sidecar, from).await.1;
+    assert_eq!(exactly(&sidecar, addr, 71, &mut from).await.0, 429);
+    let (status, line) = exactly(&sidecar, addr, 70, &mut from).await;
+    assert_eq!((status, &line["tokens"]), (200, &json!(70)));
+}
+
+#[tokio::test]
+async fn a_caller_whose_calls_cost_more_than_they_reserved_has_its_next_turns_later() {
+    let (backend, go) = service().await;
+    // A caller for each key, and one call at a time.
+    let settled = format!("{BY_BODY}\ncaller_from = {{ header = \"X-Key\" }}");
+    let (sidecar, addr) =
+        started_with(backend.addr, &settled, "[queue]\npostpone = \"in_turn\"", 1).await;
+    let asked = |key: &str, cost: u64| {
+        let reply = costing(cost);
+        let (head, rest) = reply.split_at(20);
+        let body = json!({ "max_tokens": 10, "reply": head, "then": [rest] });
+        post(&body).replacen("\r\n", &format!("\r\nX-Key: {key}\r\n"), 1)
+    };
+    let mut clients = Vec::new();
+    let little = [("little", 10); 5];
+    let calls = [("first", 10), ("much", 40), ("much", 10), ("much", 10)].into_iter();
+    for (key, cost) in calls.chain(little) {
+        let waiting = clients.len() as u64;
+        clients.push(Peer::sending(addr, asked(key, cost)).await);
+        reach_load(&sidecar, (1, waiting), PATIENCE).await;
+    }
+    let (mut users, mut from) = (Vec::new(), 0);
+    for _ in 0..clients.len() {
+        go.notify_one();
+        let (line, next) = access_line(&sidecar, from).await;
+        from = next;
+        users.push(line["user"].clone());
+    }
+    let much = &users[1];
+    let turns = users[1..].iter();
+    let turns: String = turns
+        .map(|user| if user == much { 'm' } else { 'l' })
+        .collect();
+    assert_eq!(turns, "mllllmlm", "{users:?}");
+}
+
+/// The streams of `clients` clients, each of which leaves after two events.
+async fn cancelled_streams(clients: usize, at_once: usize) {
+    let (backend, _) = service().await;
+    let bucket = BUCKET
+        .replace("burst = 1000", "burst = 1000000")
+        .replace("reject", "delay");
+    let (sidecar, addr) = started_with(backend.addr, BY_BODY, &bucket, 0).await;
+    let event = "data: {}\n\n";
+    let head =
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let body = format!("{:x}\r\n{event}{event}\r\n", 2 * event.len());
+    let stream = json!({ "max_tokens": 800, "reply": format!("{head}{body}"), "then": [] });
+    let request = post(&stream);
+    let mut left = clients;
+    while left > 0 {
+        let now = left.min(at_once);
+        let mut leaving = JoinSet::new();
+        for _ in 0..now {
+            let (request, bytes) = (request.clone(), body.len());
+            leaving.spawn(async move {
+                let mut client = Peer::sending(addr, request).await;
+                client.next_head().await.expect("it begins");
+                client.bytes(bytes).await;
+            });
+        }
+        leaving.join_all().await;
+        left -= now;
+    }
+    reaches(&sidecar, 1_000_000 - 2 * clients as i64).await;
+    reach_load(&sidecar, (0, 0), PATIENCE).await;
+}
+
+#[tokio::test]
+async fn streams_that_are_cut_leave_nothing_reserved() {
+    cancelled_streams(200, 20).await;
+}
+
+/// Run by `make settled`.
+#[tokio::test]
+#[ignore = "it takes a minute"]
+async fn ten_thousand_streams_that_are_cut_leave_nothing_reserved() {
+    cancelled_streams(10_000, 50).await;
 }

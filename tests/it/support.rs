@@ -336,6 +336,7 @@ pub(crate) fn asking(function: &str, destination: Destination, arrived: Timestam
             bucket: None,
             quotas: None,
             settling: None,
+            is_settled: false,
             deadline: ClaimDeadline::Ordinary,
         },
         class: "none".into(),

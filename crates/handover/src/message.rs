@@ -87,6 +87,8 @@ pub struct ForeignCall {
     pub bucket: Option<Box<str>>,
     /// The quotas that are charged.
     pub quotas: Vec<QuotaClaim>,
+    /// Whether the cost that is measured at its end corrects its quotas and its turns.
+    pub is_settled: bool,
     /// Arrival of the call.   nanoseconds
     pub arrived: u64,
     /// The last moment at which the call can leave the queue.   nanoseconds

@@ -295,6 +295,7 @@ impl Audit {
         let sent = call.sent?;
         sidecar.sent += 1;
         self.report.quotaless += u64::from(sent.limited && sent.quota.is_empty());
+        self.report.beyond += u64::from(sent.is_beyond);
         self.lives.left(number, call.started + sent.at);
         let first = self.lives.first(number);
         let event = self.judge.event(number, first, call.started, call.id, sent);

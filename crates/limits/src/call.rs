@@ -152,6 +152,8 @@ pub struct Call {
     /// The last moment at which it can leave the queue; `None` waits without a limit. A call whose deadline
     /// is `now` is still asked once.
     pub deadline: Option<Timestamp>,
+    /// Whether the cost that is measured at its end corrects its quotas and its turns, and not only its bucket.
+    pub is_settled: bool,
 }
 
 impl Call {
@@ -171,6 +173,7 @@ impl Call {
             quotas: None,
             arrived,
             deadline: None,
+            is_settled: false,
         }
     }
 
@@ -184,6 +187,7 @@ impl Call {
         bucket: Option<BucketId>,
         quotas: Option<Arc<[QuotaKey]>>,
         deadline: Option<Timestamp>,
+        is_settled: bool,
     }
 }
 

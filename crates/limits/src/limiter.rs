@@ -5,6 +5,7 @@
 //! of the call. In a window the end is not enough: a departure counts for one whole window.
 
 mod level;
+mod refunds;
 mod state;
 
 use alloc::boxed::Box;

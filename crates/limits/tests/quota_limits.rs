@@ -232,6 +232,13 @@ impl Alone {
         quota.expect("it was named").ledger.held
     }
 
+    fn settle(&mut self, id: u64, tokens: f64) {
+        self.node.advance(at(self.now));
+        let measured = Tokens::new(tokens).ok();
+        assert!(self.node.finish(id, Outcome::Served, measured), "it runs");
+        self.run();
+    }
+
     fn give_back(&mut self, id: u64) {
         self.node.advance(at(self.now));
         assert!(self.node.give_back(id), "it runs");
@@ -678,6 +685,73 @@ fn nodes_that_share_a_store_keep_every_law() {
         went > 200 * count && refused > 10 * count && forgotten > count,
         "{went} {refused} {forgotten}"
     );
+}
+
+#[test]
+fn what_a_settled_call_did_not_use_lets_the_next_one_go() {
+    let mut gate = one_by_user(10);
+    let reserving = |gate: &mut Alone| {
+        let call = costing(5.0, call(gate.now, &[of_user("alice")])).is_settled(true);
+        gate.submit(call).expect("it is taken in").0
+    };
+    let first = reserving(&mut gate);
+    let second = reserving(&mut gate);
+    let third = reserving(&mut gate);
+    assert!(gate.went(first) && gate.went(second) && !gate.went(third));
+    gate.settle(first, 1.0);
+    assert!(
+        !gate.went(third),
+        "four tokens are back, and five are needed"
+    );
+    gate.settle(second, 3.5);
+    assert!(gate.went(third));
+    assert_eq!(
+        gate.held(&of_user("alice")),
+        0,
+        "a part of a token is a whole one"
+    );
+}
+
+#[test]
+fn what_a_settled_call_used_beyond_is_a_debt_of_the_window_that_runs() {
+    let mut gate = one_by_user(10);
+    let reserving = |gate: &mut Alone, tokens| {
+        let call = costing(tokens, call(gate.now, &[of_user("alice")])).is_settled(true);
+        gate.submit(call).expect("it is taken in").0
+    };
+    let first = reserving(&mut gate, 2.0);
+    gate.settle(first, 7.0);
+    let beyond = reserving(&mut gate, 4.0);
+    assert!(!gate.went(beyond), "three are left");
+    let within = reserving(&mut gate, 3.0);
+    assert!(!gate.went(within), "its turn is after the one that waits");
+    gate.go_to(ms(1_000));
+    assert!(gate.went(beyond) && gate.went(within));
+    // More than a window has: the rest of the debt ends with the window.
+    gate.settle(beyond, 40.0);
+    let next = reserving(&mut gate, 1.0);
+    assert!(!gate.went(next));
+    gate.go_to(ms(2_000));
+    assert!(gate.went(next));
+    gate.settle(next, 1.0);
+    let whole = reserving(&mut gate, 9.0);
+    assert!(gate.went(whole), "nothing is owed any more");
+    let overshot = |gate: &Alone| {
+        let counts = gate.node.scheduler().quota_counts(USER);
+        counts.expect("a quota").ledgers.overshot
+    };
+    assert_eq!(overshot(&gate), 33, "and it was counted");
+}
+
+#[test]
+fn a_call_that_is_not_settled_keeps_to_its_draw() {
+    let mut gate = one_by_user(10);
+    let call = costing(5.0, call(gate.now, &[of_user("alice")]));
+    let (id, _) = gate.submit(call).expect("it is taken in");
+    gate.settle(id, 1.0);
+    let six = costing(6.0, crate::call(gate.now, &[of_user("alice")]));
+    let (id, _) = gate.submit(six).expect("it is taken in");
+    assert!(!gate.went(id));
 }
 
 #[test]

@@ -46,7 +46,7 @@ fields! {
     sent_us: Micros, 0, "when the bytes had left, from `started_us` on";
     started_us: Micros, 0, "where the clock of the process has its zero, since the epoch: a day and an hour before it started. The same in all lines of a process";
     limited: Flag, 0, "whether the call met limits and took a worker. Calls that are `exempt` or do not reach the SDK did not";
-    quota: DrawList, 0, "the draws from quotas, each with `limit`, `key`, `window`, `total` and `cost`; [audit.md](../how-to/audit.md)";
+    quota: DrawList, 0, "the draws from quotas, each with `limit`, `key`, `window`, `total` and `cost`, and with `settled` if its answer said what it has cost; [audit.md](../how-to/audit.md)";
     shared: Flag, 0, "whether the call got the reply of an identical read, and so drew nothing: [coalesce.md](../how-to/coalesce.md)";
     handed_over: Flag, 0, "whether the call ran without its client: [tasks.md](../how-to/tasks.md)";
     would_wait_ms: Millis, 0, "how long limits that only observe would have held the call: [observe.md](../how-to/observe.md)";
@@ -63,6 +63,7 @@ fields! {
     estimate: Amount, 0, "the tokens that the call draws when it is admitted";
     bucket: Count, 0, "the number of the rate limit whose bucket the call was charged to when it asked";
     deadline_ns: Nanos, 0, "the last instant at which the call might leave the queue, when it asked; `null` without a bound";
+    settles: Flag, 1, "whether the value of its end corrects its quotas and its turns too, and not only its bucket";
     draws: KeyList, 0, "the quotas that the call draws from; `null` if it draws from none. `quota` has what it did draw";
     steps: StepList, 0, "each a word, the instant in ns, and for some a value";
 }
@@ -74,6 +75,7 @@ const ONLY_REPLAY: u64 = Key::set(&[
     Key::estimate,
     Key::bucket,
     Key::deadline_ns,
+    Key::settles,
     Key::draws,
     Key::steps,
 ]);

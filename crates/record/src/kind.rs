@@ -195,8 +195,19 @@ pub struct QuotaDraw<'a> {
     pub window: Option<u64>,
     /// The budget of all sidecars in that window.   tokens
     pub total: f64,
-    /// The cost of the call.   tokens
+    /// The draw of the call.   tokens
     pub cost: f64,
+    /// The cost of the call by its answer, if that was known.   tokens
+    #[serde(default)]
+    pub settled: Option<f64>,
+}
+
+impl QuotaDraw<'_> {
+    /// Whether the call has cost more than it drew.
+    #[must_use]
+    pub fn is_beyond(&self) -> bool {
+        self.settled.is_some_and(|settled| settled > self.cost)
+    }
 }
 
 /// The costs of the calls that meet a paced limit.
@@ -468,6 +479,9 @@ fn draws(out: &mut Vec<u8>, key: &'static str, given: &[QuotaSpent]) {
         number(out, r#","window":"#, draw.window);
         number(out, r#","total":"#, Some(draw.total));
         number(out, r#","cost":"#, Some(draw.cost));
+        if draw.settled.is_some() {
+            number(out, r#","settled":"#, draw.settled);
+        }
         before = r#"},{"limit":"#;
     }
     out.extend_from_slice(b"}]");

@@ -60,6 +60,7 @@ fn foreign_call(peer: &PeerCall, clock: Clock) -> ForeignCall {
                 key: (&*it.key).into(),
             })
             .collect(),
+        is_settled: call.is_settled,
         arrived: clock.boot_time(call.arrived),
         deadline: call.deadline.map(|deadline| clock.boot_time(deadline)),
         passed_over: peer.passed_over,
@@ -127,6 +128,7 @@ pub(super) fn ask(waiting: WaitingCall, clock: Clock) -> Ask {
             bucket: bucket(&call),
             quotas: quotas(&call),
             settling: None,
+            is_settled: call.is_settled,
             deadline: ClaimDeadline::Ordinary,
         },
         class: (&*call.class).into(),
@@ -156,6 +158,7 @@ pub(super) fn adopted(running: RunningCall, clock: Clock) -> AdoptedCall {
         .cost(Cost::new(call.cost).unwrap_or(Cost::ONE))
         .tokens(tokens(call.tokens))
         .bucket(bucket(&call))
+        .is_settled(call.is_settled)
         .deadline(call.deadline.map(|deadline| clock.of_boot_time(deadline)));
     AdoptedCall {
         id,

@@ -5,4 +5,5 @@ mod random;
 
 mod callers;
 mod costs;
+mod settled;
 mod usage;

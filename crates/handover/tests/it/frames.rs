@@ -23,6 +23,7 @@ fn call() -> ForeignCall {
             quota: "daily".into(),
             key: "MAINT".into(),
         }],
+        is_settled: true,
         arrived: u64::MAX,
         deadline: Some(1),
         passed_over: 5,

@@ -55,6 +55,8 @@ pub(super) struct Sent {
     pub(super) limited: bool,
     /// Draws of the call from quotas.
     pub(super) quota: Box<[Draw]>,
+    /// Whether its answer said that it had cost more than it had drawn.
+    pub(super) is_beyond: bool,
 }
 
 /// A draw of one call from one key of a quota.
@@ -66,6 +68,7 @@ pub(super) struct Draw {
     pub(super) window: Option<u64>,
     /// Millionths of a token, as the cost.
     pub(super) total: u64,
+    /// The draw, or what the call has cost if that is less.
     pub(super) cost: u64,
 }
 
@@ -129,6 +132,7 @@ impl Sent {
             tokens,
             limited: line.limited.unwrap_or(true),
             quota: draws(line.quota.as_deref().unwrap_or_default())?,
+            is_beyond: line.quota.iter().flatten().any(QuotaDraw::is_beyond),
         })
     }
 }
@@ -138,7 +142,8 @@ fn draws(written: &[QuotaDraw<'_>]) -> Result<Box<[Draw]>, &'static str> {
         return Err("it drew from too many quotas");
     }
     let draws = written.iter().map(|draw| {
-        let (total, cost) = (micros(draw.total), micros(draw.cost));
+        let settled = draw.settled.unwrap_or(draw.cost);
+        let (total, cost) = (micros(draw.total), micros(draw.cost.min(settled)));
         Ok(Draw {
             limit: (&*draw.limit).into(),
             key: (&*draw.key).into(),
@@ -181,6 +186,7 @@ mod tests {
                     total: 100_000_000,
                     cost: 2_500_000,
                 }]),
+                is_beyond: false,
             }),
         };
         assert_eq!(of(CALL), AuditLine::Call(Box::new(call.clone())));
@@ -256,5 +262,25 @@ mod tests {
         assert_eq!(of(gate), AuditLine::Other);
         let lost = r#"{"timestamp":"x","level":"WARN","message":"access lines lost, stderr is read too slowly","lines":41,"target":"tidegate::telemetry::access"}"#;
         assert_eq!(of(lost), AuditLine::Lost(41));
+    }
+
+    #[test]
+    fn a_settled_draw_counts_with_what_the_call_used_of_its_reservation() {
+        let draw = |settled: &str| {
+            let line = CALL.replace(
+                "\"cost\":2.5}",
+                &format!("\"cost\":2.5,\"settled\":{settled}}}"),
+            );
+            match of(&line) {
+                AuditLine::Call(call) => {
+                    let sent = call.sent.expect("it was sent");
+                    (sent.quota[0].cost, sent.is_beyond)
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(draw("1"), (1_000_000, false));
+        assert_eq!(draw("2.5"), (2_500_000, false));
+        assert_eq!(draw("40"), (2_500_000, true));
     }
 }

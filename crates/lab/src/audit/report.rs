@@ -57,6 +57,8 @@ pub struct AuditReport {
     pub others: u64,
     /// Calls that left and met limits, and drew from no quota.
     pub quotaless: u64,
+    /// Calls whose answers said that they had cost more than they had drawn from a quota.
+    pub beyond: u64,
     /// Lines that the sidecars reported as lost.
     pub lost: u64,
     /// Lines that cannot be read.
@@ -213,6 +215,8 @@ impl AuditReport {
         let twice = "lines repeat an earlier one";
         let differ = "lines differ from another line of the same call";
         let no_quota = "calls left without drawing from a quota";
+        let beyond =
+            "calls have cost more than they had reserved of a quota, which may be exceeded by that";
         let late = "calls could not be put in order: give a larger --reorder";
         let counts = [
             ("missing", self.missing(), "calls have no line", ignored),
@@ -223,6 +227,7 @@ impl AuditReport {
             ("twice", self.twice, twice, &*compared),
             ("others", self.others, "lines are not about a call", ""),
             ("no quota", quotaless, no_quota, ""),
+            ("beyond", self.beyond, beyond, ""),
             ("late", self.late, late, ""),
         ];
         for (name, count, text, more) in counts {

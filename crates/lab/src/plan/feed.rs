@@ -486,6 +486,7 @@ pub(super) fn submitted(
         .tokens(kind.tokens())
         .bucket(bucket(kind.bucket))
         .quotas(quotas)
+        .is_settled(kind.is_settled)
         .deadline(deadline.map(Timestamp::from_nanos))
 }
 

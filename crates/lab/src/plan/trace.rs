@@ -40,6 +40,8 @@ pub(super) struct CallProfile {
     pub(super) rate_limit: Option<Name>,
     /// The quotas that it draws from, and their keys.
     pub(super) draws: Option<Arc<[(Name, Name)]>>,
+    /// Whether its final cost corrects its quotas and its turns too.
+    pub(super) is_settled: bool,
 }
 
 impl CallProfile {
@@ -354,6 +356,7 @@ impl Trace {
             bucket: line.bucket,
             rate_limit: line.rate_limit.as_deref().map(|label| names.of(label)),
             draws,
+            is_settled: line.settles == Some(true),
         };
         let (reason, limit) = (line.reason.as_deref(), line.limit.as_deref());
         let (reason, limit) = (reason.map(|it| names.of(it)), limit.map(|it| names.of(it)));

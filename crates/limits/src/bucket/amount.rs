@@ -29,7 +29,8 @@ impl Tokens {
     pub const ONE: Self = Self(1.0);
 
     /// The cost in whole tokens, rounded up.
-    pub(crate) fn whole(self) -> u64 {
+    #[must_use]
+    pub fn whole(self) -> u64 {
         let whole = self.0 as u64;
         whole + u64::from((whole as f64) < self.0)
     }

@@ -7,6 +7,8 @@ use crate::bucket::{Burst, Fill, TokenBucket, TokenLimiter, Tokens};
 use crate::pace::{Pace, Pacer, PoolsNow, Rate};
 use crate::time::Timestamp;
 
+use super::refunds::RefundedBucket;
+
 /// How many tokens a rate limit admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketLimit {
@@ -47,12 +49,18 @@ pub(crate) struct TokenDraw {
     pub(crate) tokens: f64,
     /// The time that each token took from a pace; 0 if it came from a bucket.
     price: f64,
+    /// The number of the draw, of a bucket.
+    draw: u64,
+    /// All tokens that were taken then.
+    whole: f64,
 }
 
 impl TokenDraw {
     pub(crate) const NOTHING: Self = Self {
         tokens: 0.0,
         price: 0.0,
+        draw: 0,
+        whole: 0.0,
     };
 
     /// The draw for another number of tokens, in proportion.
@@ -64,14 +72,16 @@ impl TokenDraw {
 /// The state of a bucket or of a pace.
 #[derive(Clone, Debug)]
 pub(crate) enum Level {
-    Bucket(TokenBucket),
+    Bucket(RefundedBucket),
     Paced(Box<MeteredPacer>),
 }
 
 impl Level {
     pub(crate) fn new(now: Timestamp, limit: BucketLimit) -> Self {
         match limit {
-            BucketLimit::Bucket { burst, fill } => Self::Bucket(TokenBucket::new(now, burst, fill)),
+            BucketLimit::Bucket { burst, fill } => {
+                Self::Bucket(RefundedBucket::new(TokenBucket::new(now, burst, fill)))
+            }
             BucketLimit::Paced(pace) => Self::Paced(Box::new(MeteredPacer::new(now, pace))),
         }
     }
@@ -83,7 +93,9 @@ impl Level {
             (Self::Bucket(bucket), BucketLimit::Bucket { burst, fill }) => {
                 let supply = supply.filter(|&supply| supply < fill.get());
                 let supply = supply.and_then(|supply| Fill::new(supply).ok());
+                bucket.note(now);
                 bucket.set_parameters(now, burst, supply.unwrap_or(fill));
+                bucket.note(now);
             }
             (Self::Paced(metered), BucketLimit::Paced(pace)) => metered.follow(now, pace, supply),
             (level, limit) => {
@@ -97,7 +109,10 @@ impl Level {
     /// nothing saved up.
     pub(crate) fn carry(&mut self, now: Timestamp, tokens: f64, since: Timestamp) {
         match self {
-            Self::Bucket(bucket) => bucket.lower(now, tokens, since),
+            Self::Bucket(bucket) => {
+                bucket.note(now);
+                bucket.lower(now, tokens, since);
+            }
             Self::Paced(metered) => {
                 let rate = metered.pacer.pace().rate().get();
                 let then = tokens + rate * now.since(since).as_secs_f64();
@@ -112,7 +127,7 @@ impl Level {
     #[inline]
     pub(crate) fn limiter(&self) -> &dyn TokenLimiter {
         match self {
-            Self::Bucket(bucket) => bucket,
+            Self::Bucket(bucket) => &**bucket,
             Self::Paced(metered) => &metered.pacer,
         }
     }
@@ -120,7 +135,7 @@ impl Level {
     #[inline]
     fn limiter_mut(&mut self) -> &mut dyn TokenLimiter {
         match self {
-            Self::Bucket(bucket) => bucket,
+            Self::Bucket(bucket) => &mut **bucket,
             Self::Paced(metered) => &mut metered.pacer,
         }
     }
@@ -134,18 +149,30 @@ impl Level {
 
     /// Takes the cost of a call, even if that leaves a debt.
     pub(crate) fn draw(&mut self, now: Timestamp, cost: Tokens) -> TokenDraw {
+        let draw = match self {
+            Self::Bucket(bucket) => bucket.next_draw(now),
+            Self::Paced(_) => 0,
+        };
         let tokens = self.limiter_mut().draw(now, cost);
+        if let Self::Bucket(bucket) = self {
+            bucket.drew(tokens);
+        }
         if let Self::Paced(metered) = self {
             metered.count(now, tokens);
         }
         TokenDraw {
             tokens,
             price: self.price(),
+            draw,
+            whole: tokens,
         }
     }
 
     /// Takes this number of tokens more for a call that costs `whole` in all. Returns how many it took.
     pub(crate) fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
+        if let Self::Bucket(bucket) = self {
+            bucket.note(now);
+        }
         self.limiter_mut().take_more(now, tokens, whole)
     }
 
@@ -166,7 +193,23 @@ impl Level {
         } else {
             taken.tokens * (taken.price / price)
         };
-        self.limiter_mut().put_back(now, tokens);
+        match self {
+            // Drawn from this bucket, and not from a pace that was here before.
+            Self::Bucket(bucket) if taken.draw > 0 && tokens > 0.0 => {
+                bucket.refund(now, taken.draw, tokens);
+            }
+            _ => self.limiter_mut().put_back(now, tokens),
+        }
+        self.keep(taken);
+    }
+
+    /// A call has ended that took these: no more of them comes back.
+    pub(crate) fn keep(&mut self, taken: TokenDraw) {
+        if let Self::Bucket(bucket) = self
+            && taken.draw > 0
+        {
+            bucket.keep(taken.draw, taken.whole);
+        }
     }
 
     /// Tokens that flow in per second: at the supply, if that is lower than the limit.

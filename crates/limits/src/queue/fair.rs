@@ -9,7 +9,7 @@
 //! only this limit delays, their service there by weight, `W / w`, differs by at most one maximal
 //! call of each: `|W1 / w1 - W2 / w2| <= l1 / w1 + l2 / w2`, as in start-time fair queuing. The
 //! same holds between classes. The use of a reserve counts only between the callers of its class.
-//! Three things add to the difference. A call that was given back is its caller's next turn. A call
+//! For a call that is settled, service is what it has cost in the end, from its end on. Three things add to the difference. A call that was given back is its caller's next turn. A call
 //! that claims goes before its turn, and the next turns of its caller make up for it. And when
 //! another limit opens at the same moment, one call may go before the calls that come from there.
 //!

@@ -174,26 +174,31 @@ impl BucketState {
         self.level.undraw(now, taken);
     }
 
-    /// The call has ended, and turned out to cost this.
+    /// The call has ended, and turned out to cost this, if that was measured. True if that changes the level.
     pub(super) fn settle(
         &mut self,
         now: Timestamp,
         taken: TokenDraw,
         estimate: Tokens,
-        measured: Tokens,
-    ) {
-        if self.rule.settlement == Settlement::Measured {
-            let estimate = estimate.get();
-            // No more is put back than was taken.
-            let surcharge = (measured.get() - estimate).max(-taken.tokens);
-            self.counts.drawn += if surcharge > 0.0 {
-                let whole = estimate + surcharge;
-                self.level.take_more(now, surcharge, whole)
-            } else {
-                self.level.put_back(now, taken.part(-surcharge));
-                surcharge
-            };
-        }
+        measured: Option<Tokens>,
+    ) -> bool {
+        let measured = measured.filter(|_| self.rule.settlement == Settlement::Measured);
+        let Some(measured) = measured else {
+            self.level.keep(taken);
+            return false;
+        };
+        let estimate = estimate.get();
+        // No more is put back than was taken.
+        let surcharge = (measured.get() - estimate).max(-taken.tokens);
+        self.counts.drawn += if surcharge > 0.0 {
+            let whole = estimate + surcharge;
+            self.level.keep(taken);
+            self.level.take_more(now, surcharge, whole)
+        } else {
+            self.level.put_back(now, taken.part(-surcharge));
+            surcharge
+        };
+        true
     }
 
     /// Sets the level to the present rate: that of the rule, or a lower supply. Refunds and removes

@@ -216,8 +216,9 @@ impl<T> Scheduler<T> {
     /// The call has ended. Its slots come back. In windows that have no reported departure, it
     /// departs now, which is the safe side.
     ///
-    /// `measured` is the actual cost of the call. A bucket whose rule says so settles by it.
-    /// Outstanding limits count calls and windows count departures, so neither uses it.
+    /// `measured` is the actual cost of the call. A bucket whose rule says so settles by it. So do the quotas and the
+    /// turns of a call that [is settled](Call::is_settled): its caller and its class get back the turns that it did not
+    /// use, or lose their next ones. Outstanding limits count calls and windows count departures, so neither uses it.
     pub fn finish(
         &mut self,
         now: Timestamp,
@@ -229,6 +230,8 @@ impl<T> Scheduler<T> {
         let held = self.holds.get_mut(hold.0).expect(ONCE);
         let all_drawn = mem::take(&mut held.drawn);
         let (class, tokens) = (held.call.class, held.call.tokens);
+        let amended = measured.filter(|measured| held.call.is_settled && *measured != tokens);
+        let amended = amended.map(|measured| (held.call.clone(), held.served, measured));
         let took = match outcome {
             Outcome::Served | Outcome::Overloaded => Some(now.since(held.since)),
             Outcome::Failed => None,
@@ -248,12 +251,12 @@ impl<T> Scheduler<T> {
                     }
                 }
                 BudgetDraw::Bucket { bucket, taken } => {
-                    let Some((bucket, measured)) =
-                        self.budgets.buckets.all.get_mut(bucket).zip(measured)
-                    else {
+                    let Some(bucket) = self.budgets.buckets.all.get_mut(bucket) else {
                         continue;
                     };
-                    bucket.settle(now, taken, tokens, measured);
+                    if !bucket.settle(now, taken, tokens, measured) {
+                        continue;
+                    }
                 }
                 BudgetDraw::Quota { .. } => continue,
             }
@@ -262,11 +265,40 @@ impl<T> Scheduler<T> {
                 self.parking.change(drawn.budget());
             }
         }
+        if let Some((call, served, measured)) = amended {
+            self.amend(now, &call, served, measured, &all_drawn);
+        }
         self.spare(all_drawn);
         self.note(LedgerEvent::Ended {
             place: hold.place(),
             took: took.filter(|_| outcome == Outcome::Served),
         });
+    }
+
+    /// Corrects the quotas and the turns of a call that has ended by what it has cost.
+    fn amend(
+        &mut self,
+        now: Timestamp,
+        call: &Call,
+        served: u64,
+        measured: Tokens,
+        all_drawn: &[BudgetDraw],
+    ) {
+        let weight = self.policy.classes()[self.clamp(call.class).0 as usize].weight;
+        let turn = |tokens| TurnAdvance::new(tokens, call.weight, weight);
+        let (counted, settled) = (turn(call.tokens), turn(measured));
+        for drawn in all_drawn {
+            let budget = drawn.budget();
+            if let BudgetDraw::Quota { quota, spent } = *drawn {
+                let quotas = &mut self.budgets.quotas;
+                quotas.amend(now, quota, spent, call.tokens, measured);
+            }
+            let (counted, settled) = (drawn.service(counted), drawn.service(settled));
+            let (less, more) = (counted.beyond(settled), settled.beyond(counted));
+            self.parking.unserved(budget, call, less, served);
+            self.parking.served_more(budget, call, more, served);
+            self.parking.change(budget);
+        }
     }
 
     /// The call was never sent. Everything it drew comes back as if it had never been drawn, except

@@ -523,6 +523,8 @@ impl BucketHistory {
         let mut rule: Option<&BucketRule> = None;
         let (mut level, mut at) = (0.0_f64, 0);
         let mut taken: BTreeMap<usize, f64> = BTreeMap::new();
+        // The room in the bucket before and after each event, less what came back since.
+        let mut rooms: Vec<(usize, f64)> = Vec::new();
         let flow = |level: f64, rule: &BucketRule, from: u64, to: u64| {
             (level + self.flowed(from, to)).min(rule.limit.most())
         };
@@ -531,6 +533,15 @@ impl BucketHistory {
                 level = flow(level, rule, at, *moment);
             }
             at = *moment;
+            rooms.extend(rule.map(|rule| (nth, rule.limit.most() - level)));
+            // No more comes back than would still be there if it had not been drawn.
+            let comes_back = |rooms: &mut Vec<(usize, f64)>, draw: usize, tokens: f64| {
+                let since = rooms.iter_mut().filter(|(after, _)| *after > draw);
+                let mut since: Vec<_> = since.collect();
+                let least = since.iter().map(|(_, room)| *room).fold(tokens, f64::min);
+                since.iter_mut().for_each(|(_, room)| *room -= least);
+                least
+            };
             let before = level;
             let mut whole = 0.0;
             match event {
@@ -545,20 +556,26 @@ impl BucketHistory {
                     whole = *cost;
                     level -= cost;
                 }
-                Happened::PutBack(draw) => level += taken[draw],
+                Happened::PutBack(draw) => level += comes_back(&mut rooms, *draw, taken[draw]),
                 Happened::Settled(draw, measured) => {
                     let Happened::Drawn(estimate) = self.events[*draw].1 else {
                         unreachable!("only draws are settled");
                     };
                     let more = measured - estimate;
                     whole = estimate + more;
-                    level -= more.max(-taken[draw]);
+                    level -= match more {
+                        ..0.0 => -comes_back(&mut rooms, *draw, taken[draw].min(-more)),
+                        _ => more,
+                    };
                 }
             }
             let rule = rule.expect("it is made before anything happens");
             let burst = rule.limit.most();
             let debt_max = (10.0 * burst).max(3600.0 * self.flows(at)).max(whole);
             level = level.min(burst).max(before.min(-debt_max));
+            if let Happened::Set(_) = event {
+                rooms.push((nth, burst - level));
+            }
             taken.insert(nth, before - level);
         }
         let rule = rule.expect("it was made");

@@ -157,7 +157,7 @@ impl World {
         }
         let cost = self.random.between(1, 3);
         let now = self.passed();
-        let mut call = costing(cost as f64, call(now, &quotas));
+        let mut call = costing(cost as f64, call(now, &quotas)).is_settled(true);
         call.class = Class(self.random.below(2) as u32);
         call.caller = Caller(self.random.below(3));
         if self.random.one_in(4) {
@@ -279,7 +279,12 @@ impl World {
 
     fn end(&mut self, node: usize, id: u64) -> Result<(), String> {
         if !self.random.one_in(6) {
-            let ended = self.nodes[node].finish(id, Outcome::Served, None);
+            let settled = self.random.one_in(2).then(|| self.random.below(7));
+            if let Some(settled) = settled {
+                self.settle(id, settled)?;
+            }
+            let measured = settled.and_then(|it| Tokens::new(it as f64).ok());
+            let ended = self.nodes[node].finish(id, Outcome::Served, measured);
             return ended.then_some(()).ok_or("it runs".into());
         }
         // It never left, so what it drew counts no more.
@@ -298,6 +303,17 @@ impl World {
         self.nodes[node].requeue(id).ok_or("it runs")?;
         let (quotas, cost) = self.named[&id].clone();
         self.waiting[node].insert(id, Waits { quotas, cost });
+        Ok(())
+    }
+
+    /// A call has cost this. What it did not use of its reservation counts no more; what it used beyond is
+    /// no part of the promise.
+    fn settle(&mut self, id: u64, settled: u64) -> Result<(), String> {
+        let (window, drawn) = self.drawn.get(&id).ok_or("it drew")?;
+        for one in drawn {
+            let spent = self.spent.get_mut(&(one.of.clone(), *window));
+            *spent.ok_or("it was spent")? -= one.cost.saturating_sub(settled);
+        }
         Ok(())
     }
 

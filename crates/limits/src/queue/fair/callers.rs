@@ -247,6 +247,14 @@ impl Callers {
         self.lower(place);
     }
 
+    /// A call of a caller that was served used more than was counted. It takes that from the caller's next turns.
+    pub(super) fn serve_more(&mut self, caller: Caller, service: u64) {
+        let place = self.lift(self.group(caller));
+        let start = &mut self.known[place].1.start;
+        *start = start.saturating_add(service);
+        self.lower(place);
+    }
+
     /// Removes all flows. What each caller was served is kept.
     pub(super) fn clear(&mut self) {
         self.active = Sorted::default();

@@ -217,6 +217,15 @@ impl FairOrder {
         }
     }
 
+    /// The call that was served with this number was served more than was counted.
+    pub(crate) fn serve_more(&mut self, call: &Call, service: TurnAdvance, served: u64) {
+        if let Some(tags) = &mut self.tags
+            && tags.served_before < served
+        {
+            tags.serve_more(call, service);
+        }
+    }
+
     /// Removes all flows and replaces the classes: `places` maps each old class to its new one.
     pub(crate) fn reload(self, places: &[Option<Class>], common: OrderSettings) -> Self {
         let tags = self.tags.map(|mut tags| {
@@ -319,5 +328,12 @@ impl Tags {
         let start = of.start.saturating_sub(u128::from(service.class));
         of.start = start.max(of.base);
         of.callers.unserve(call.caller, service.caller);
+    }
+
+    fn serve_more(&mut self, call: &Call, service: TurnAdvance) {
+        let of = &mut self.classes[call.class.0 as usize];
+        of.catch_up(self.virtual_time);
+        of.start += u128::from(service.class);
+        of.callers.serve_more(call.caller, service.caller);
     }
 }

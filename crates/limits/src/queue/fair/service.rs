@@ -23,6 +23,15 @@ impl TurnAdvance {
         Self { class: 0, ..self }
     }
 
+    /// How much further it moves the starts than another one.
+    #[must_use]
+    pub(crate) const fn beyond(self, other: Self) -> Self {
+        Self {
+            caller: self.caller.saturating_sub(other.caller),
+            class: self.class.saturating_sub(other.class),
+        }
+    }
+
     /// How far it moves the start of the caller.
     pub(crate) const fn of_caller(self) -> u64 {
         self.caller

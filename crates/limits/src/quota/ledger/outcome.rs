@@ -141,13 +141,21 @@ impl Ledger {
         purse.drawn += grant;
         purse.granted_at = now;
         self.pace.since = Some(now);
-        self.pace.spent = 0;
-        if let Some(account) = &mut self.account {
-            let paid = account.owed.min(purse.held);
-            account.owed -= paid;
-            purse.held -= paid;
-            self.pace.spent = paid;
+        self.pace.spent = self.pay_debt();
+    }
+
+    /// Pays what is owed from what is held. Returns how much.
+    pub(super) fn pay_debt(&mut self) -> u64 {
+        let (Some(account), Some(purse)) = (&mut self.account, &mut self.purse) else {
+            return 0;
+        };
+        if account.window != purse.window {
+            return 0;
         }
+        let paid = account.owed.min(purse.held);
+        account.owed -= paid;
+        purse.held -= paid;
+        paid
     }
 
     fn conflict(&mut self, standing: StoredRecord, time: &StoreTime, entropy: u64) {

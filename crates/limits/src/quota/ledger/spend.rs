@@ -63,6 +63,30 @@ pub struct Payment {
     pub allowed: u64,
 }
 
+impl Payment {
+    /// The part of it that was paid last.
+    fn last(self, mut tokens: u64) -> Self {
+        let mut part = |paid: u64| {
+            let taken = paid.min(tokens);
+            tokens -= taken;
+            taken
+        };
+        let (allowed, owed, drawn, safe) = (
+            part(self.allowed),
+            part(self.owed),
+            part(self.drawn),
+            part(self.safe),
+        );
+        Self {
+            drawn,
+            safe,
+            owed,
+            allowed,
+            ..self
+        }
+    }
+}
+
 impl Ledger {
     /// Whether a call of this cost could go now. `time` is the store's, as known at this moment.
     #[must_use]
@@ -149,6 +173,24 @@ impl Ledger {
     /// Takes what [`Ledger::peek`] has found covered.
     pub(crate) fn spend(&mut self, cost: u64, time: &StoreTime) -> Payment {
         self.counts.covered += 1;
+        self.pace.costliest = self.pace.costliest.max(cost);
+        self.pay(cost, time)
+    }
+
+    /// A call that was paid with this for `reserved` tokens has cost `settled` in the end. What it did not use comes back, as far
+    /// as it is still valid. What it used beyond is paid now, if need be as a debt of the window that runs: the next
+    /// draw pays it first, and the end of the window voids it.
+    pub fn amend(&mut self, spent: Payment, reserved: u64, settled: u64, time: &StoreTime) {
+        if settled <= reserved {
+            self.give_back(spent.last(reserved - settled));
+        } else {
+            let _ = self.pay(settled - reserved, time);
+        }
+        self.pay_debt();
+    }
+
+    /// Pays with what there is, and the rest on account.
+    fn pay(&mut self, cost: u64, time: &StoreTime) -> Payment {
         let mut spent = Payment::default();
         let own = self.safe_now(time);
         spent.safe = own.min(cost);
@@ -160,7 +202,6 @@ impl Ledger {
             self.knows_past = false;
             self.safe.until = self.safe.until.max(self.latest_end(time));
         }
-        self.pace.costliest = self.pace.costliest.max(cost);
         spent.drawn = self.held_now(time).min(cost - spent.safe);
         if spent.drawn > 0
             && let Some(mut purse) = self.purse
@@ -185,7 +226,9 @@ impl Ledger {
             return spent;
         }
         let (CurrentWindow::Running(record) | CurrentWindow::Open(record)) = self.page(time) else {
-            unreachable!("nothing is owed but in a window");
+            // A call that has ended, between two windows or where none is known.
+            self.counts.overshot = self.counts.overshot.saturating_add(rest);
+            return spent;
         };
         spent.window = Some(record.window());
         spent.owed = rest;

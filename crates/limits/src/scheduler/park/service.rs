@@ -108,6 +108,19 @@ impl Parking {
         }
     }
 
+    /// A call that was served used more than was counted.
+    pub(crate) fn served_more(
+        &mut self,
+        budget: Budget,
+        call: &Call,
+        service: TurnAdvance,
+        served: u64,
+    ) {
+        if let Some(at) = self.at_mut(budget) {
+            at.order.serve_more(call, service, served);
+        }
+    }
+
     /// Whether a flow with an earlier turn is parked here. `is_kept_for_it` returns whether the
     /// reserve of its class covers the head.
     #[inline]

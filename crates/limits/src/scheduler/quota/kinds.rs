@@ -74,8 +74,10 @@ pub struct QuotaSpent {
     pub window: Option<u64>,
     /// The total that all nodes together may spend in that window.   tokens
     pub total: u64,
-    /// The cost of the call.   tokens
+    /// The draw of the call.   tokens
     pub cost: u64,
+    /// The cost of the call in the end, once that is known.   tokens
+    pub settled: Option<u64>,
     /// The tokens that paid.
     pub spent: Payment,
 }

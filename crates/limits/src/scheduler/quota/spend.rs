@@ -123,6 +123,7 @@ impl QuotaTable {
             window,
             total,
             cost,
+            settled: None,
             spent,
         };
         let counts = &mut self.named_mut(key).counts;
@@ -142,6 +143,27 @@ impl QuotaTable {
     pub(crate) fn give_back(&mut self, key: SlabKey, spent: Payment) {
         if let Some(limiter) = self.all.get_mut(key) {
             limiter.ledger.give_back(spent);
+            self.touch(key);
+        }
+    }
+
+    /// The call that was paid with this has cost `settled` in the end, and not `reserved`.
+    pub(crate) fn amend(
+        &mut self,
+        now: Timestamp,
+        key: SlabKey,
+        spent: Payment,
+        reserved: Tokens,
+        settled: Tokens,
+    ) {
+        let time = self.time.at(now);
+        if let Some(limiter) = self.all.get_mut(key) {
+            let ledger = &mut limiter.ledger;
+            ledger.amend(spent, reserved.whole(), settled.whole(), &time);
+            if settled > reserved {
+                let until = ledger.own_share_spent_until(&time);
+                self.shares_until = self.shares_until.max(until);
+            }
             self.touch(key);
         }
     }
