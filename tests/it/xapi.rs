@@ -70,6 +70,9 @@ fn post(path: &str, body: &str) -> String {
     )
 }
 
+/// Writes a call of a method with its parameters.
+type FormOfCall<'a> = &'a dyn Fn(&str, &[&str]) -> String;
+
 /// A call in JSON-RPC, 2.0 or 1.0.
 fn in_json(version: Value, method: &str, params: &[&str]) -> String {
     let mut call = json!({ "id": 1, "method": method, "params": params });
@@ -90,7 +93,7 @@ fn in_xml(method: &str, params: &[&str]) -> String {
     )
 }
 
-/// The label of the most specific caller of the latest call, its user and its function.
+/// Asks, and finds the label of the most specific caller of the call, and its user.
 struct LatestCall<'a> {
     sidecar: &'a Sidecar,
     next: usize,
@@ -145,7 +148,7 @@ async fn the_caller_of_a_session_is_the_user_and_the_originator_of_its_login() {
         .ask(addr, in_json(two(), "VM.get_all", &of_root))
         .await;
     assert!(user.starts_with("key:"), "{user}");
-    let forms: [(&str, &dyn Fn(&str, &[&str]) -> String); 3] = [
+    let forms: [(&str, FormOfCall<'_>); 3] = [
         ("2.0", &|method, params| in_json(two(), method, params)),
         ("1.0", &|method, params| {
             in_json(Value::Null, method, params)
