@@ -126,7 +126,7 @@ peers:
 	sh tests/peers/setup.sh .venv-peers
 
 # Real clients of RPC services, in .venv-rpc.
-rpc-clients:
+rpc-clients: clients
 	sh tests/peers/rpc/setup.sh
 
 # curl, Node.js and Java, as clients of HTTP. Go is tried where there is one.

@@ -24,6 +24,7 @@ use self::message::{LearntNames, MessageReader, NamedCalls};
 
 pub use self::options::Route;
 use crate::call::sdk::{Function, FunctionKind, Path, RouteMatch, hides_a_slash};
+use crate::call::session::Sessions;
 use crate::call::{
     BackendKind, Destination, Head, HttpCall, Message, OnClientLeft, Origin, Request, RequestBody,
     Role,
@@ -169,6 +170,8 @@ pub struct Classifier {
     names: HashSet<Arc<str>>,
     /// Functions that messages named.
     learnt: LearntNames,
+    /// Sessions whose logins passed here.
+    sessions: Sessions,
     /// The name for all the rest.
     other: Arc<str>,
     socket: Destination,
@@ -238,6 +241,7 @@ impl Classifier {
                 .chain([ANY_FUNCTION.into()])
                 .collect(),
             learnt: LearntNames::default(),
+            sessions: Sessions::default(),
             other: Arc::from(OTHER),
             kind: settings.kind,
             socket: if_there(settings.has_socket, Destination::Socket),
@@ -248,11 +252,12 @@ impl Classifier {
         }
     }
 
-    /// A classifier in the place of another one, with the names of functions that this has learnt.
+    /// A classifier in the place of another one, with the names of functions and the sessions that this has learnt.
     #[must_use]
     pub fn after(settings: &ClassifierSettings, before: &Self) -> Self {
         Self {
             learnt: before.learnt.clone(),
+            sessions: before.sessions.clone(),
             ..Self::new(settings)
         }
     }
@@ -348,7 +353,7 @@ impl Classifier {
             operation.is_odd = is_odd && self.odd_paths == OddPaths::Refuse;
             operation.target = target.map(Box::from);
             operation.on_client_left = route.on_client_left;
-            return (operation, !message.needs_body());
+            return (operation, message.is_of_head());
         }
         let (routed, is_own) = match self.routed_by(own, &call.head.method, &path) {
             (RouteMatch::Unlimited, _) if changes || hides_a_slash(&path) => {
@@ -394,7 +399,7 @@ impl Classifier {
 
     /// The operation of a call whose message names its function.
     fn named_by(&self, message: &MessageReader, call: &HttpCall) -> Operation {
-        let names = message.read(call);
+        let names = message.read(call, &self.sessions);
         let operation = self.operation(Some(names.function()), self.http);
         let learnt = match operation.label == self.other {
             true => self.learnt.learn(names.function()),

@@ -15,6 +15,7 @@ pub mod descriptors;
 mod fill_in;
 mod former;
 pub mod part;
+mod preset;
 mod quota_store;
 mod sections;
 pub mod server_tls;

@@ -20,8 +20,8 @@ use tidegate_runtime::{Clock, Live};
 use crate::admit::{Ask, Claimed, Gate, Waits};
 use crate::call::claim::CostRule;
 use crate::call::{
-    Claim, CostMeter, Dialect, Facts, Head, Identity, Message, Observe, Origin, Progress, Reason,
-    Record, Refusal, Rejection, Reply, Request, RequestBody, Serve, TaskWakers, Trace, Tunnel,
+    Claim, Dialect, Facts, Head, Identity, Message, Observe, Origin, Progress, Reason, Record,
+    Refusal, Rejection, Reply, Request, RequestBody, Serve, TaskWakers, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
@@ -204,8 +204,7 @@ impl Pipeline {
         if let Message::Http(call) = &mut message {
             call.body.count_into(&record);
             call.on_client_left = operation.on_client_left;
-            let place = named.as_ref().and_then(|named| named.cost_place.clone());
-            call.meter = place.map(|place| Box::new(CostMeter::new(place)));
+            call.meter = named.as_mut().and_then(|named| named.take_meter());
         }
         let checked = named.map_or(Ok(()), |named| named.check());
         let outgoing = checked.and_then(|()| outgoing(message, &operation));

@@ -10,7 +10,7 @@ use tidegate_limits::Timestamp;
 use super::reply::{BodyError, ByteStream, PolledFrame, data_bytes};
 use super::sdk::ArrayCall;
 use super::{
-    CostMeter, Dialect, ForwardedFields, Head, Identity, OnClientLeft, PinnedConnection, Record,
+    AnswerMeter, Dialect, ForwardedFields, Head, Identity, OnClientLeft, PinnedConnection, Record,
 };
 
 /// The origin of a call.
@@ -78,8 +78,8 @@ pub struct HttpCall {
     pub on_client_left: Option<OnClientLeft>,
     /// The backend connection that its client has logged in.
     pub pinned: Option<PinnedConnection>,
-    /// Reads the cost from the answer, if its route says where it is.
-    pub meter: Option<Box<CostMeter>>,
+    /// Reads the answer, if its route wants to know something of it.
+    pub meter: Option<Box<AnswerMeter>>,
 }
 
 impl HttpCall {

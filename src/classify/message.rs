@@ -7,6 +7,7 @@
 pub mod dialects;
 mod learnt;
 pub(crate) mod options;
+mod sessions;
 mod sources;
 
 use std::borrow::Cow;
@@ -21,11 +22,16 @@ use tidegate_limits::call::{ANY_FUNCTION, Cost};
 use tidegate_message::{JsonNumber, JsonPointers, JsonValue, Unreadable, XmlPaths, XmlText};
 
 pub use self::learnt::LearntNames;
+use self::sessions::SessionPlaces;
+pub use self::sessions::SessionProtocol;
 pub use self::sources::{BodyPlace, Condition, NamePlace, NameSource, PlacesError};
 use super::OTHER;
 use crate::call::claim::{CostRule, ReservedCost};
 use crate::call::refusal::{RefusalForm, RefusalTemplate, RequestForm};
-use crate::call::{CostPlace, Head, HttpCall, Identity, Origin, Reason, Refusal, RequestBody};
+use crate::call::session::{CallerNames, SessionChange, Sessions};
+use crate::call::{
+    AnswerMeter, CostPlace, Head, HttpCall, Identity, Origin, Reason, Refusal, RequestBody,
+};
 use crate::options::kind::function_name;
 use crate::options::words;
 
@@ -68,6 +74,8 @@ pub struct MessageSettings {
     pub function_from: Vec<NameSource>,
     /// The source of the caller.
     pub caller_from: Option<NameSource>,
+    /// The protocol by which the caller's key is a session.
+    pub sessions: Option<SessionProtocol>,
     /// The treatment of a batch.
     pub batch: BatchUse,
     /// The treatment of a message that is unreadable.
@@ -96,6 +104,7 @@ pub struct MessageReader {
     function: Arc<str>,
     functions: Vec<CompiledSource>,
     caller: Option<CompiledSource>,
+    sessions: Option<SessionPlaces>,
     batch: BatchUse,
     unreadable: UnreadableUse,
     refuse_as: Option<RefusalForm>,
@@ -113,6 +122,7 @@ pub struct MessageReader {
 struct CompiledSource {
     place: CompiledPlace,
     condition: Option<(usize, Box<str>)>,
+    without: Vec<Box<str>>,
 }
 
 /// A [`Reservation`] whose values in a body have numbers.
@@ -143,8 +153,8 @@ enum BodyReader {
 pub struct NamedCalls {
     /// The function of each call of the message; one, unless the message is a batch.
     functions: Vec<Box<str>>,
-    /// The caller, hashed.
-    caller: Option<Arc<str>>,
+    /// The caller: that of its session, or its key, hashed.
+    caller: Option<CallerNames>,
     /// The form of a refusal.
     pub refused_as: Option<Box<RefusalTemplate>>,
     /// Why the message must be refused.
@@ -152,7 +162,9 @@ pub struct NamedCalls {
     /// The draw of the calls together until they are answered.
     reserved: ReservedTokens,
     /// The place of the cost in the answer.
-    pub cost_place: Option<Arc<CostPlace>>,
+    cost_place: Option<Arc<CostPlace>>,
+    /// The session that the answer opens or closes.
+    session: Option<SessionChange>,
 }
 
 /// The draw of calls until they are answered.
@@ -186,12 +198,18 @@ impl NamedCalls {
 
     /// Makes the caller that the message names that of the call.
     pub fn name_caller(&mut self, origin: &mut Origin) {
-        if let Some(user) = self.caller.take() {
+        if let Some(CallerNames { user, originator }) = self.caller.take() {
             origin.identity = Arc::new(Identity {
                 user: Some(user),
+                originator: originator.or_else(|| origin.identity.originator.clone()),
                 ..Identity::clone(&origin.identity)
             });
         }
+    }
+
+    /// The reader of the answer, if something in it matters.
+    pub fn take_meter(&mut self) -> Option<Box<AnswerMeter>> {
+        AnswerMeter::new(self.cost_place.take(), self.session.take())
     }
 
     /// Checks that the message may be sent.
@@ -250,6 +268,8 @@ impl MessageReader {
         let caller = settings.caller_from.as_ref();
         let caller = caller.map(|it| compile(it, &mut places));
         let form = settings.refuse_as;
+        let sessions = settings.sessions;
+        let sessions = sessions.map(|it| SessionPlaces::new(it, &mut places));
         let reads_xml = places.iter().any(|it| matches!(it, BodyPlace::Xml(_)));
         let pointer = |text: &str| BodyPlace::Json(text.parse().expect("it is a pointer"));
         let has_id = matches!(
@@ -277,6 +297,7 @@ impl MessageReader {
             function: settings.function.clone().unwrap_or_else(|| OTHER.into()),
             functions,
             caller,
+            sessions,
             batch: settings.batch,
             unreadable: settings.unreadable,
             refuse_as: form,
@@ -293,11 +314,16 @@ impl MessageReader {
         !matches!(self.body, BodyReader::None)
     }
 
+    /// Whether the names in a request depend on nothing but its head.
+    pub(super) fn is_of_head(&self) -> bool {
+        !self.needs_body() && self.sessions.is_none()
+    }
+
     /// The names in a request.
-    pub(super) fn read(&self, call: &HttpCall) -> NamedCalls {
+    pub(super) fn read(&self, call: &HttpCall, sessions: &Sessions) -> NamedCalls {
         let mut names = NamedCalls::default();
-        if let Err(why) = self.read_names(call, &mut names) {
-            names = self.unreadable(call, &why);
+        if let Err(why) = self.read_names(call, sessions, &mut names) {
+            names = self.unreadable(call, sessions, &why);
         }
         names.cost_place.clone_from(&self.cost_from);
         if let Some(CompiledReservation::Learned) = self.reserve {
@@ -315,7 +341,7 @@ impl MessageReader {
 
     /// The names of a message that cannot be read: it may be of any function. A caller that the body does not decide is
     /// known nevertheless.
-    fn unreadable(&self, call: &HttpCall, why: &str) -> NamedCalls {
+    fn unreadable(&self, call: &HttpCall, sessions: &Sessions, why: &str) -> NamedCalls {
         let of_head = self.caller.as_ref().filter(|source| source.is_of_head());
         let caller = of_head.and_then(|source| source.name(&call.head, &[]).ok().flatten());
         let refused = match self.unreadable {
@@ -329,10 +355,11 @@ impl MessageReader {
         };
         NamedCalls {
             functions: vec![ANY_FUNCTION.into()],
-            caller: caller.map(|key| hashed(&key)),
+            caller: caller.map(|key| self.caller_of(&key, sessions)),
             refused_as: None,
             reserved,
             cost_place: None,
+            session: None,
             refused: refused
                 .map(|so| format!("the message cannot be read for sure: {why}, {so}").into()),
         }
@@ -351,11 +378,16 @@ impl MessageReader {
         }
     }
 
-    fn read_names(&self, call: &HttpCall, names: &mut NamedCalls) -> Result<(), String> {
+    fn read_names(
+        &self,
+        call: &HttpCall,
+        sessions: &Sessions,
+        names: &mut NamedCalls,
+    ) -> Result<(), String> {
         let head = &call.head;
         let body = match (&self.body, &call.body) {
             (BodyReader::None, _) => {
-                return self.take(head, &[], names);
+                return self.take(head, &[], sessions, names);
             }
             (_, RequestBody::Whole(body)) => body,
             (_, RequestBody::Streamed { .. }) => {
@@ -369,7 +401,7 @@ impl MessageReader {
             BodyReader::Xml(paths) => {
                 let found = paths.find(body).map_err(wrong)?;
                 let values: Vec<_> = found.iter().map(|text| text.map(Found::of_xml)).collect();
-                self.take(head, &values, names)?;
+                self.take(head, &values, sessions, names)?;
             }
             BodyReader::Json(pointers) if tidegate_message::is_batch(body) => {
                 if self.batch == BatchUse::Refuse {
@@ -381,20 +413,21 @@ impl MessageReader {
                 let mut taken = Ok(());
                 let each = |found: tidegate_message::FoundValues<'_>| {
                     let values: Vec<_> = found.iter().map(|it| it.map(Found::of_json)).collect();
-                    let this = self.take(head, &values, names);
+                    let this = self.take(head, &values, sessions, names);
                     if taken.is_ok() {
                         taken = this;
                     }
                 };
                 pointers.find_each(body, BATCH_MAX, each).map_err(wrong)?;
                 taken?;
-                // Each of the calls has an id of its own.
+                // Each of the calls has an id of its own, and an answer of its own inside that of the batch.
                 names.refused_as = None;
+                names.session = None;
             }
             BodyReader::Json(pointers) => {
                 let found = pointers.find(body).map_err(wrong)?;
                 let values: Vec<_> = found.iter().map(|it| it.map(Found::of_json)).collect();
-                self.take(head, &values, names)?;
+                self.take(head, &values, sessions, names)?;
             }
         }
         Ok(())
@@ -405,6 +438,7 @@ impl MessageReader {
         &self,
         head: &Head,
         values: &[Option<Found<'_>>],
+        sessions: &Sessions,
         names: &mut NamedCalls,
     ) -> Result<(), String> {
         let mut sources = self.functions.iter();
@@ -417,10 +451,15 @@ impl MessageReader {
         names
             .functions
             .push(name.as_deref().unwrap_or(&self.function).into());
+        let session = self.sessions.map(|it| it.read(values, sessions));
+        let has_key = session.as_ref().is_none_or(|session| session.has_key);
+        names.session = session.and_then(|session| session.change);
         if let Some(caller) = &self.caller
             && names.caller.is_none()
+            && has_key
         {
-            names.caller = caller.name(head, values)?.map(|key| hashed(&key));
+            let key = caller.name(head, values)?;
+            names.caller = key.map(|key| self.caller_of(&key, sessions));
         }
         if let Some(CompiledReservation::From(places, otherwise)) = &self.reserve
             && let Some(more) = number_at(places, head, values)?.or(*otherwise)
@@ -436,6 +475,15 @@ impl MessageReader {
             }));
         }
         Ok(())
+    }
+
+    /// The caller with a key. That of a session is known once its login has passed here.
+    fn caller_of(&self, key: &str, sessions: &Sessions) -> CallerNames {
+        let of_session = self.sessions.and_then(|_| sessions.names(key));
+        of_session.unwrap_or_else(|| CallerNames {
+            user: hashed(key),
+            originator: None,
+        })
     }
 
     fn request_form(&self, value: Option<&Found<'_>>) -> RequestForm {
@@ -454,6 +502,7 @@ fn compile(source: &NameSource, places: &mut Vec<BodyPlace>) -> CompiledSource {
     CompiledSource {
         place: compile_place(&source.place, places),
         condition: condition.map(|it| (number_of(&it.place, places), it.is.clone())),
+        without: source.without.clone(),
     }
 }
 
@@ -523,13 +572,14 @@ impl CompiledSource {
         head: &'a Head,
         values: &'a [Option<Found<'a>>],
     ) -> Result<Option<Cow<'a, str>>, String> {
-        match &self.place {
-            CompiledPlace::Body(number) => Ok(match values.get(*number).and_then(Option::as_ref) {
+        let name = match &self.place {
+            CompiledPlace::Body(number) => match values.get(*number).and_then(Option::as_ref) {
                 Some(Found::Text(text)) => Some(Cow::Borrowed(&**text)),
                 Some(Found::Number(_) | Found::Other) | None => None,
-            }),
-            place => place.text(head),
-        }
+            },
+            place => place.text(head)?,
+        };
+        Ok(name.map(|name| sources::without(name, &self.without)))
     }
 }
 

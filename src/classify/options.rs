@@ -8,7 +8,9 @@ use http::HeaderName;
 use super::OddPaths;
 use super::message::dialects::RpcDialect;
 use super::message::options::{cost_place, reserve, source, sources};
-use super::message::{BatchUse, MessageSettings, NameSource, Reservation, UnreadableUse};
+use super::message::{
+    BatchUse, MessageSettings, NameSource, Reservation, SessionProtocol, UnreadableUse,
+};
 use crate::call::refusal::RefusalForm;
 use crate::call::sdk::Effort;
 use crate::call::{BackendKind, CostPlace, OnClientLeft};
@@ -140,12 +142,16 @@ options! {
         /// Where a message of this route has the name of its function: a place in a body of JSON
         /// (a JSON pointer, RFC 6901) or of XML (elements below the root), a header, or a parameter of
         /// the query. With if it counts only where another value has that text; of a list, the first that
-        /// applies counts.
+        /// applies counts. The first text of without that a name begins with is left out of it.
         function_from: Vec<NameSource> = sources().or(Vec::new()).example("{ json = \"/method\" }");
 
         /// Where a message has the key of its caller, such as a session or an API key. Only its hash is
         /// kept, as the user of the call.
         caller_from: Option<NameSource> = source().optional().example("{ json = \"/params/0\" }");
+
+        /// The protocol by which that key is a session: the caller of a call is then the user and the
+        /// originator of the login that has opened its session, if that login passed here.
+        sessions: Option<SessionProtocol> = choice().optional().example("\"xapi\"");
 
         /// The treatment of a JSON array of calls: "sum" draws what its calls draw, "refuse" refuses it.
         batch: BatchUse = choice().or(BatchUse::Sum);
@@ -184,6 +190,7 @@ impl Route {
             on_client_left: None,
             function_from: Vec::new(),
             caller_from: None,
+            sessions: None,
             batch: BatchUse::Sum,
             unreadable: UnreadableUse::All,
             refuse_as: None,
@@ -201,6 +208,7 @@ impl Route {
             function: self.function.clone(),
             function_from: self.function_from.clone(),
             caller_from: self.caller_from.clone(),
+            sessions: self.sessions,
             batch: self.batch,
             unreadable: self.unreadable,
             refuse_as: self.refuse_as,

@@ -43,18 +43,18 @@ impl Sections {
     }
 
     /// The functions that meet no limit, each once.
-    pub(super) fn exempt_functions(&self) -> Vec<&str> {
-        let mut names = BTreeSet::new();
+    pub(super) fn exempt_functions(&self) -> Vec<Arc<str>> {
+        let mut names = BTreeSet::from_iter(self.exempt_by_dialect());
         for name in &self.exempt.exempt.value {
             if **name != *DATABASE {
-                names.insert(&**name);
+                names.insert(Arc::clone(name));
             } else {
                 let reads = self.backend_kind().functions().iter().filter(|function| {
                     function.effort == Effort::Db
                         && function.kind == Writes::Read
                         && function.name != SYNCS
                 });
-                names.extend(reads.map(|function| function.name));
+                names.extend(reads.map(|function| Arc::from(function.name)));
             }
         }
         names.into_iter().collect()

@@ -12,14 +12,10 @@ use crate::admit::{AfterCrash, LedgerLost, PacedLimit};
 use crate::call::Bind;
 use crate::callers::rate_limit::options::{PaceSection, QuotaMode, QuotaSection};
 use crate::callers::settings::{Quota, QuotaBy, StaticRateLimit};
-use crate::classify::Route;
-use crate::classify::message::dialects::RpcDialect;
-use crate::classify::options::{ROUTES_MAX, RouteSection};
-use crate::options::{ConfigReader, LocatedKey, Setting};
+use crate::options::{LocatedKey, Setting};
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use crate::{admit, callers, classify};
 
-use super::FORM;
 use super::sections::{Listen, Sections};
 use super::shared_limits;
 use super::{CertificateFile, Config};
@@ -80,37 +76,12 @@ impl Sections {
         listeners.chain(admin.said().map(|bind| (Bind::Tcp(*bind), &***admin)))
     }
 
-    /// The routes of the operator, and behind them those of the dialect.
-    fn every_route(&self) -> Vec<Route> {
-        let own = self.routes.iter().map(RouteSection::settings);
-        let dialect = self.kind.dialect.value;
-        own.chain(dialect.into_iter().flat_map(routes_of)).collect()
-    }
-
     /// The paces of callers, or all others.
     fn paces(&self, of_callers: bool) -> impl Iterator<Item = &PaceSection> {
         self.paces
             .iter()
             .filter(move |it| it.is_of_callers() == of_callers)
     }
-}
-
-/// The routes that a dialect has built in.
-pub(super) fn routes_of(dialect: RpcDialect) -> Vec<Route> {
-    let mut reading = ConfigReader::of(dialect.routes(), FORM);
-    let sections = reading
-        .root()
-        .sections("route", ROUTES_MAX)
-        .unwrap_or_default();
-    let routes = sections
-        .iter()
-        .map(|section| section.read::<RouteSection>().settings());
-    let routes = routes.collect();
-    debug_assert!(
-        reading.problems().is_empty(),
-        "the routes of a dialect are sound"
-    );
-    routes
 }
 
 /// Every file once, in the order of the sections.
@@ -156,7 +127,7 @@ fn classify(all: &Sections) -> classify::ClassifierSettings {
         functions: all.functions().into_iter().map(Arc::from).collect(),
         has_socket: all.backend.socket.value.is_some(),
         has_http: all.backend.http.value.is_some(),
-        exempt: all.exempt_functions().into_iter().map(Arc::from).collect(),
+        exempt: all.exempt_functions(),
         classes: all.class_settings(),
     }
 }
@@ -192,7 +163,7 @@ fn callers(all: &Sections) -> callers::CallersSettings {
             .collect(),
         reserved: reserved.map(Setting::required).collect(),
         profiles: all.profiles.list.clone(),
-        costs: all.costs.costs(),
+        costs: all.every_cost(),
         functions: functions.map(Arc::from).collect(),
         state_file: all.callers.state_file.value.clone(),
     }
@@ -230,7 +201,7 @@ fn admit(all: &Sections) -> admit::GateSettings {
 
 /// The paces of all calls, or of a function.
 fn paced(all: &Sections) -> Vec<PacedLimit> {
-    let costs = all.costs.costs();
+    let costs = all.every_cost();
     let paced = all.paces(false).map(|pace| {
         let (rate, ratio) = pace.pacing().expect("a pace without a rate is an error");
         let function = pace.function_met();

@@ -440,7 +440,7 @@ impl<S: Slot> Exchange<S> {
     ) -> Reply {
         let HeldCall { mut call, mut slot } = self.end();
         if let Some(meter) = call.meter.take()
-            && let Some(tokens) = meter.cost_of(&head, &body)
+            && let Some(tokens) = meter.read_whole(&head, &body)
         {
             slot.charge(tokens);
         }

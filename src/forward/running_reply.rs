@@ -21,7 +21,7 @@ use super::pinned::ConnectionFate;
 use super::streamed::ReplySource;
 use super::upstream::Upstream;
 use crate::call::{
-    BodyError, CostMeter, HttpCall, OnClientLeft, PolledFrame, Reason, Record, Slot,
+    AnswerMeter, BodyError, HttpCall, OnClientLeft, PolledFrame, Reason, Record, Slot,
 };
 
 /// Most bytes of one read of a long body.
@@ -44,8 +44,8 @@ pub(super) struct RunningReply<S: Slot> {
     pub(super) backend: Arc<BackendHandle>,
     pub(super) on_client_left: OnClientLeft,
     pub(super) deadline: Instant,
-    /// Reads the cost of the call.
-    pub(super) meter: Option<Box<CostMeter>>,
+    /// Reads what the answer says.
+    pub(super) meter: Option<Box<AnswerMeter>>,
     /// Bytes of the body so far.
     pub(super) read: u64,
     /// Bytes that came and were not passed on.
@@ -88,9 +88,11 @@ impl<S: Slot> RunningReply<S> {
                 if let BodyLeft::Chunks(_) = self.left {
                     self.read_end()?;
                 }
+                self.note_whole();
                 return Poll::Ready(Ok(Some(part)));
             }
             if self.left.has_ended() {
+                self.note_whole();
                 return Poll::Ready(Ok(None));
             }
             self.room.reserve(BODY_BYTES);
@@ -101,6 +103,7 @@ impl<S: Slot> RunningReply<S> {
                 Poll::Ready(Ok(0)) if matches!(self.left, BodyLeft::Close) => {
                     self.left = BodyLeft::None;
                     self.keeping = None;
+                    self.note_whole();
                     return Poll::Ready(Ok(None));
                 }
                 Poll::Ready(Ok(0) | Err(_)) => {
@@ -125,6 +128,13 @@ impl<S: Slot> RunningReply<S> {
             if outgoing.poll(call, &mut self.upstream.link, cx).is_ready() {
                 self.upload = None;
             }
+        }
+    }
+
+    /// Tells the meter if the body is whole.
+    fn note_whole(&mut self) {
+        if let Some(meter) = self.meter.as_mut().filter(|_| self.left.has_ended()) {
+            meter.note_whole();
         }
     }
 

@@ -9,9 +9,9 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::call::Refusal;
 use crate::call::refusal::{RefusalForm, RefusalTemplate, RequestForm};
 use crate::call::sdk::reply::{ErrorReply, MODULE_ID};
+use crate::call::{Reason, Refusal};
 
 /// The body of a refusal: one JSON object.
 #[must_use]
@@ -152,9 +152,14 @@ fn json_rpc_error(refusal: &Refusal) -> Value {
 
 /// The code of XAPI, and what goes with it.
 fn xapi_error(refusal: &Refusal) -> [String; 2] {
-    let code = match refusal.reason.overall_rc() {
-        400 => "INVALID_VALUE",
-        500 => "INTERNAL_ERROR",
+    let code = match (refusal.reason, refusal.reason.overall_rc()) {
+        // "The host toolstack is still initialising. Please wait." Clients ask again after a moment, which is right: nothing was
+        // sent.
+        (Reason::BackendUnreachable | Reason::Draining, _) => "HOST_STILL_BOOTING",
+        // Waiting does not help.
+        (Reason::BackendTls, _) => "INTERNAL_ERROR",
+        (_, 400) => "INVALID_VALUE",
+        (_, 500) => "INTERNAL_ERROR",
         // "The request was rejected because the server is too busy."
         _ => "TOO_BUSY",
     };

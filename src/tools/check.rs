@@ -299,7 +299,7 @@ fn exempt(config: &Config) -> Vec<String> {
         format!("{} {} ({why})", route.method, route.path)
     });
     let functions = config.classify.exempt.iter();
-    let functions = functions.map(|name| format!("{name} (exempt in [limits])"));
+    let functions = functions.map(|name| format!("{name} (exempt)"));
     let mut list: Vec<String> = routes.chain(functions).collect();
     if !list.is_empty() {
         let max = config.admit.max_unlimited;

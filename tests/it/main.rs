@@ -123,3 +123,5 @@ mod under_systemd;
 mod unix;
 mod waiting_call;
 mod websocket;
+mod xapi;
+mod xapi_storm;

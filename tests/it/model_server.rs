@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,8 +11,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::rpc_clients::node;
 use crate::sidecar::Sidecar;
-use crate::support::{connect, listens};
+use crate::support::{PATIENCE, connect, listens};
 
 const AT_ONCE: u32 = 4;
 const TOKENS: u64 = 25;
@@ -155,6 +157,24 @@ async fn half_of_fifty_clients_leave_and_the_server_lives_and_the_others_are_ans
         let (least, most) = (least.expect("five"), most.expect("five"));
         assert!(most - least <= 2, "{begun:?}");
     }
+}
+
+#[tokio::test]
+async fn half_of_the_streams_of_the_openai_client_of_node_are_left_and_the_server_lives() {
+    let server = server();
+    let (sidecar, addr) = sidecar(&server, "").await;
+    let mut client = node();
+    client.args(["leaving", &addr.port().to_string(), "30"]);
+    let output = tokio::time::timeout(PATIENCE, client.stderr(Stdio::piped()).output()).await;
+    let output = output.expect("in time").expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr);
+    let ends: Result<Value, _> = serde_json::from_slice(&output.stdout);
+    let ends = ends.unwrap_or_else(|error| panic!("{error}: {told}"));
+    assert_eq!(ends, json!({ "answered": 15, "left": 15 }), "{told}");
+    sidecar.reaches("tidegate_outstanding", 0.0).await;
+    let counts = server.statistics();
+    assert_eq!((counts.died, counts.begun), (0, 30), "{counts:?}");
+    assert!(counts.at_once_peak <= AT_ONCE, "{counts:?}");
 }
 
 #[tokio::test]

@@ -14,8 +14,10 @@ use crate::sidecar::Sidecar;
 use crate::support::{PATIENCE, closed_port, listens};
 
 /// A kind of service: its dialect, and the functions that its client calls.
-struct Service {
+pub(crate) struct Service {
     kind: &'static str,
+    /// The program of its client.
+    client: &'static str,
     dialect: &'static str,
     slow: &'static str,
     other: &'static str,
@@ -23,8 +25,9 @@ struct Service {
     refused: (&'static str, &'static str),
 }
 
-const XAPI: Service = Service {
+pub(crate) const XAPI: Service = Service {
     kind: "xapi",
+    client: PYTHON,
     dialect: "xapi",
     slow: "VM.start",
     other: "task.get_record",
@@ -32,13 +35,19 @@ const XAPI: Service = Service {
 };
 const OPENAI: Service = Service {
     kind: "openai",
+    client: PYTHON,
     dialect: "openai",
     slow: "slow",
     other: "fast",
     refused: ("InternalServerError", "deadline_unreachable"),
 };
+const OPENAI_OF_NODE: Service = Service {
+    client: NODE,
+    ..OPENAI
+};
 const ETHEREUM: Service = Service {
     kind: "ethereum",
+    client: PYTHON,
     dialect: "json-rpc",
     slow: "eth_getLogs",
     other: "eth_blockNumber",
@@ -46,13 +55,35 @@ const ETHEREUM: Service = Service {
 };
 const MCP: Service = Service {
     kind: "mcp",
+    client: PYTHON,
     dialect: "mcp",
     slow: "slow",
     other: "fast",
     refused: ("is_error", "deadline_unreachable"),
 };
 
-fn python(script: &str) -> Command {
+/// The programs with the clients.
+const PYTHON: &str = "client.py";
+const NODE: &str = "client.mjs";
+
+/// The clients for Node.
+pub(crate) fn node() -> Command {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let installed = root.join(".venv-rpc/node/node_modules");
+    assert!(
+        installed.is_dir(),
+        "the real clients for Node are not installed: `make test` sets them up (or `make rpc-clients`)"
+    );
+    let mut command = Command::new("node");
+    command
+        .arg(root.join("tests/peers/rpc").join(NODE))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+pub(crate) fn python(script: &str) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python: PathBuf = root.join(".venv-rpc/bin/python");
     assert!(
@@ -70,9 +101,15 @@ fn python(script: &str) -> Command {
 
 impl Service {
     async fn start(&self) -> (Child, SocketAddr) {
+        self.start_with(&[]).await
+    }
+
+    /// A stand-in with more arguments.
+    pub(crate) async fn start_with(&self, more: &[&str]) -> (Child, SocketAddr) {
         let addr = closed_port();
         let mut command = python("stand_in.py");
         command.arg(self.kind).arg(addr.port().to_string());
+        command.args(more);
         let mut child = command.spawn().expect("it runs");
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let ready = tokio::time::timeout(PATIENCE, lines.next_line()).await;
@@ -95,7 +132,10 @@ impl Service {
         );
         let sidecar = Sidecar::start(&listens("", &backend, &sections)).await;
         let port = sidecar.listener("test").await.port().to_string();
-        let mut client = python("client.py");
+        let mut client = match self.client {
+            NODE => node(),
+            program => python(program),
+        };
         client.args([self.kind, &port, &calls.to_string()]);
         let output = tokio::time::timeout(PATIENCE, client.stderr(Stdio::piped()).output()).await;
         let output = output.expect("in time").expect("it runs");
@@ -145,6 +185,11 @@ async fn the_python_client_of_xapi_waits_and_knows_its_refusals() {
 #[tokio::test]
 async fn the_openai_client_waits_with_streams_and_knows_its_refusals() {
     OPENAI.check().await;
+}
+
+#[tokio::test]
+async fn the_openai_client_of_node_waits_with_streams_and_knows_its_refusals() {
+    OPENAI_OF_NODE.check().await;
 }
 
 #[tokio::test]

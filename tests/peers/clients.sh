@@ -1,11 +1,12 @@
 #!/bin/sh
-# Installs the clients of HTTP that are no packages of Python: curl, Node.js, and Java with its compiler, from the packages of
+# Installs the clients of HTTP that are no packages of Python: curl, Node.js with npm, and Java with its compiler, from the packages of
 # Debian and Ubuntu. A second run finds them and exits at once.
 set -eu
 
 missing=
 command -v curl >/dev/null || missing="$missing curl"
 command -v node >/dev/null || missing="$missing nodejs"
+command -v npm >/dev/null || missing="$missing npm"
 command -v javac >/dev/null || missing="$missing default-jdk-headless"
 [ -n "$missing" ] || exit 0
 

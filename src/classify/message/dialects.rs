@@ -1,5 +1,5 @@
-//! Presets of routes for protocols whose calls are named in their messages. Each is a file of the lines that an operator
-//! would write.
+//! Presets for protocols whose calls are named in their messages: routes, costs, and functions without limits. Each is a file
+//! of the lines that an operator would write.
 
 use crate::options::words;
 
@@ -18,9 +18,9 @@ words! {
 }
 
 impl RpcDialect {
-    /// The routes of the dialect, as a config has them.
+    /// The lines of the dialect, as a config has them.
     #[must_use]
-    pub const fn routes(self) -> &'static str {
+    pub const fn preset(self) -> &'static str {
         match self {
             Self::JsonRpc => include_str!("dialects/json-rpc.toml"),
             Self::Xapi => include_str!("dialects/xapi.toml"),

@@ -18,7 +18,7 @@ const CURE: &str = "write it as { json = \"/method\" }, { xml = \"methodName\" }
 /// A source of a name.
 pub(in crate::classify) fn source() -> ValueKind<NameSource> {
     ValueKind::of_parts(
-        "a table with json, xml, header or query, and maybe if",
+        "a table with json, xml, header or query, and maybe if and without",
         |node| Ok(source_of(node)?),
         NameSource::to_string,
     )
@@ -41,7 +41,7 @@ pub(in crate::classify) fn sources() -> ValueKind<Vec<NameSource>> {
         }))
     };
     let allowed = format!(
-        "a table with json, xml, header or query, and maybe if; or a list of up to {SOURCES_MAX}"
+        "a table with json, xml, header or query, and maybe if and without; or a list of up to {SOURCES_MAX}"
     );
     ValueKind::of_parts(allowed, read, |sources: &Vec<NameSource>| {
         match &sources[..] {
@@ -59,12 +59,15 @@ fn source_of(node: &Node) -> Result<NameSource, Mistake> {
     let Some(table) = node.table() else {
         return Err(wrong(format!("{} is not a table", node.in_words())));
     };
-    let mut place = None;
-    let mut condition = None;
+    let (mut place, mut condition, mut without) = (None, None, Vec::new());
     for (key, node) in table {
         let found = match key.as_str() {
             "if" => {
                 condition = Some(condition_of(node)?);
+                continue;
+            }
+            "without" => {
+                without = beginnings(node)?;
                 continue;
             }
             "json" | "xml" => NamePlace::Body(body_place(key, text(key, node)?)?),
@@ -79,7 +82,25 @@ fn source_of(node: &Node) -> Result<NameSource, Mistake> {
     let Some(place) = place else {
         return Err(wrong("there is no place".to_owned()));
     };
-    Ok(NameSource { place, condition })
+    Ok(NameSource {
+        place,
+        condition,
+        without,
+    })
+}
+
+/// The beginnings in `without`: a text, or a list of them.
+fn beginnings(node: &Node) -> Result<Vec<Box<str>>, Mistake> {
+    let list = match &node.value {
+        ConfigValue::List(list) => &list[..],
+        _ => std::slice::from_ref(node),
+    };
+    if list.len() > SOURCES_MAX {
+        let cause = format!("without has {} texts", list.len());
+        return Err(Mistake::new(cause, format!("give at most {SOURCES_MAX}")));
+    }
+    let texts = list.iter().map(|node| text("without", node).map(Box::from));
+    texts.collect()
 }
 
 const COST_CURE: &str = "write it as { json = \"/usage/total_tokens\" } or { header = \"X-Cost\" }";
@@ -87,10 +108,11 @@ const COST_CURE: &str = "write it as { json = \"/usage/total_tokens\" } or { hea
 /// The place of a cost in an answer.
 pub(in crate::classify) fn cost_place() -> ValueKind<CostPlace> {
     let read = |node: &Node| {
-        let NameSource { place, condition } = source_of(node)?;
-        let place = match (place, condition) {
-            (NamePlace::Body(BodyPlace::Json(pointer)), None) => CostPlace::Json(pointer),
-            (NamePlace::Header(name), None) => CostPlace::Header(name),
+        let source = source_of(node)?;
+        let is_plain = source.condition.is_none() && source.without.is_empty();
+        let place = match source.place {
+            NamePlace::Body(BodyPlace::Json(pointer)) if is_plain => CostPlace::Json(pointer),
+            NamePlace::Header(name) if is_plain => CostPlace::Header(name),
             _ => return Err(Mistake::new("an answer has no such place", COST_CURE).into()),
         };
         Ok(place)

@@ -42,6 +42,8 @@ pub struct NameSource {
     pub place: NamePlace,
     /// When it counts; `None` for always.
     pub condition: Option<Condition>,
+    /// Beginnings that are no part of the name; the first that a name has is left out.
+    pub without: Vec<Box<str>>,
 }
 
 /// Why places cannot be looked for together.
@@ -61,6 +63,11 @@ impl fmt::Display for NameSource {
         if let Some(Condition { place, is }) = &self.condition {
             let (_, place) = place.parts();
             write!(f, ", if = {{ {place:?} = {is:?} }}")?;
+        }
+        match &self.without[..] {
+            [] => {}
+            [one] => write!(f, ", without = {one:?}")?,
+            list => write!(f, ", without = {list:?}")?,
         }
         f.write_str(" }")
     }
@@ -94,6 +101,19 @@ impl BodyPlace {
             Self::Json(pointer) => ("json", pointer.as_str()),
             Self::Xml(path) => ("xml", path.as_str()),
         }
+    }
+}
+
+/// A name without the first of these beginnings that it has.
+pub(super) fn without<'a>(name: Cow<'a, str>, beginnings: &[Box<str>]) -> Cow<'a, str> {
+    let rest = |name: &'_ str| {
+        let mut rests = beginnings.iter().map(|it| name.strip_prefix(&**it));
+        rests.find_map(|rest| rest.map(|rest| name.len() - rest.len()))
+    };
+    match (rest(&name), name) {
+        (None, name) => name,
+        (Some(at), Cow::Borrowed(name)) => Cow::Borrowed(&name[at..]),
+        (Some(at), Cow::Owned(name)) => Cow::Owned(name[at..].to_owned()),
     }
 }
 

@@ -191,6 +191,7 @@ fn messages(all: &Sections, notes: &Notes) {
             || !route.function_from.sound;
         for mark in [
             &route.caller_from.mark,
+            &route.sessions.mark,
             &route.batch.mark,
             &route.unreadable.mark,
             &route.refuse_as.mark,
@@ -200,6 +201,11 @@ fn messages(all: &Sections, notes: &Notes) {
                 let cure = "add function_from = { json = \"/method\" }, or a function";
                 notes.error(mark, cause, cure);
             }
+        }
+        if route.sessions.value.is_some() && route.caller_from.is_missing() {
+            let cause = "no place of the session is named";
+            let cure = "add caller_from = { json = \"/params/0\" }";
+            notes.error(&route.sessions, cause, cure);
         }
         let is_whole = route.method.said().is_some() && route.path.said().is_some();
         let message = is_whole.then(|| route.settings().message()).flatten();

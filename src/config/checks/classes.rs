@@ -201,7 +201,7 @@ fn exempt_functions(all: &Sections, notes: &Notes) {
     let exempt = all.exempt_functions();
     let per_window = &all.limits.per_window;
     for limit in &per_window.value.functions {
-        if limit.calls > 0 && exempt.contains(&&*limit.name) {
+        if limit.calls > 0 && exempt.iter().any(|it| **it == *limit.name) {
             let cause = format!("{} is exempt from every limit", quoted(&limit.name));
             let cure = "leave this limit out, or take the function out of exempt in [limits]";
             notes.error(&per_window.part(&limit.part), cause, cure);

@@ -1,5 +1,7 @@
 //! `[[quota]]`, and `[quota_store]`.
 
+use std::sync::Arc;
+
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::quota::OutagePolicy;
 
@@ -105,7 +107,7 @@ fn most_expensive_can_pass(quota: &QuotaSection, all: &Sections, notes: &Notes) 
     if !all.costs.is_read() {
         return;
     }
-    let costs = all.costs.costs();
+    let costs = all.every_cost();
     let exempt = all.exempt_functions();
     let general = quota.total.said();
     let general = general.map(|total| (None, *total, quota.total.at()));
@@ -154,9 +156,9 @@ fn most_expensive_can_pass(quota: &QuotaSection, all: &Sections, notes: &Notes) 
 }
 
 /// The cost of the most expensive call that meets limits.
-fn most_expensive(costs: &Costs, exempt: &[&str]) -> TokenCount {
+fn most_expensive(costs: &Costs, exempt: &[Arc<str>]) -> TokenCount {
     let functions = costs.functions.iter();
-    let functions = functions.filter(|(name, _)| !exempt.contains(&&***name));
+    let functions = functions.filter(|(name, _)| !exempt.contains(*name));
     functions.fold(costs.default, |most_expensive, (_, cost)| {
         most_expensive.max(*cost)
     })

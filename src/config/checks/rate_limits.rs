@@ -19,7 +19,7 @@ use super::super::sections::Sections;
 use super::functions::KnownFunctions;
 
 pub(super) fn check(all: &Sections, functions: &KnownFunctions<'_>, notes: &Notes) {
-    let costs = all.costs.costs();
+    let costs = all.every_cost();
     for bucket in &all.buckets {
         has_one_size(bucket, &all.profiles, notes);
         is_closed_for_long(bucket, &all.profiles, &costs, notes);
@@ -175,7 +175,7 @@ pub(super) fn function_is_known(
     let Some(name) = met else {
         return;
     };
-    if all.exempt_functions().contains(&&**name) {
+    if all.exempt_functions().contains(name) {
         let cause = format!("{} is exempt from every limit", quoted(name));
         let cure = "leave this limit out, or take the function out of exempt in [limits]";
         notes.error(function, cause, cure);

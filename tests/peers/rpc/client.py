@@ -1,7 +1,12 @@
 """A real client of a kind: client.py xapi|openai|ethereum|mcp PORT COUNT. It makes COUNT calls of a slow function, one of another, and
-prints what it met as JSON: the seconds of the slow ones, the answers, and how the last error looks, if there was one."""
+prints what it met as JSON: the seconds of the slow ones, the answers, and how the last error looks, if there was one.
+
+`administrator` logs in to xapi and starts COUNT virtual machines. `monitor` asks xapi in COUNT threads until its input ends: it
+prints `ready` when all have logged in, and at the end how many calls were answered and how many failed."""
 import json
+import os
 import sys
+import threading
 import time
 
 
@@ -27,12 +32,54 @@ def xapi(port, count):
     session.login_with_password('root', 'right', '1.0', 'tests')
 
     def other():
-        task = getattr(session.xenapi, 'Async').VM.start('OpaqueRef:vm', False, False)
+        task = getattr(session.xenapi, 'Async').VM.snapshot('OpaqueRef:vm', 'name')
         record = session.xenapi.task.get_record(task)
         return record['status']
 
     met(lambda: session.xenapi.VM.start('OpaqueRef:vm', False, False), count, other)
     session.xenapi.session.logout()
+
+
+def administrator(port, count):
+    import XenAPI
+
+    session = XenAPI.Session(f'http://127.0.0.1:{port}')
+    session.login_with_password('root', 'right', '1.0', 'console')
+    begun = time.monotonic()
+    for _ in range(count):
+        session.xenapi.VM.start('OpaqueRef:vm', False, False)
+    print(json.dumps({'seconds': time.monotonic() - begun}))
+    session.xenapi.session.logout()
+
+
+def monitor(port, count):
+    import XenAPI
+
+    logged_in = threading.Barrier(count + 1)
+    answered, failed = [0] * count, [0] * count
+
+    def ask(number):
+        session = XenAPI.Session(f'http://127.0.0.1:{port}')
+        session.login_with_password('monitor', 'right', '1.0', 'monitoring')
+        logged_in.wait()
+        while True:
+            try:
+                session.xenapi.VM.get_all_records()
+                answered[number] += 1
+                session.xenapi.host.get_all_records()
+                answered[number] += 1
+            except Exception as raised:
+                print(raised, file=sys.stderr, flush=True)
+                failed[number] += 1
+
+    for number in range(count):
+        threading.Thread(target=ask, args=(number,), daemon=True).start()
+    logged_in.wait()
+    print('ready', flush=True)
+    sys.stdin.read()
+    print(json.dumps({'answered': sum(answered), 'failed': sum(failed)}), flush=True)
+    # Calls that wait are not waited for.
+    os._exit(0)
 
 
 def openai(port, count):

@@ -1,4 +1,7 @@
-"""A server that answers as a real one of its kind does: stand_in.py xapi|openai|ethereum|mcp PORT. Prints `ready` once it listens."""
+"""A server that answers as a real one of its kind does: stand_in.py xapi|openai|ethereum|mcp PORT [WORKERS]. Prints `ready` once it
+listens. With a number of workers, calls of xapi that read or start wait for one of them, in the order of arrival, and GET tells what
+each start met."""
+import collections
 import http.server
 import json
 import socket
@@ -9,6 +12,8 @@ import uuid
 import xmlrpc.client
 
 SESSIONS = {}
+# How long a worker takes for a call, if there are workers.
+SECONDS = {'VM.start': 0.05, 'VM.get_all_records': 0.04, 'host.get_all_records': 0.04}
 
 
 def success(value):
@@ -19,7 +24,46 @@ def failure(*description):
     return {'Status': 'Failure', 'ErrorDescription': list(description)}
 
 
-def xapi(method, params):
+class Pool:
+    """Workers that take calls in the order of arrival."""
+
+    def __init__(self, workers):
+        self.lock = threading.Lock()
+        self.free = workers
+        self.waiting = collections.deque()
+        self.reads = 0
+        self.ahead = []
+
+    def run(self, method):
+        turn = threading.Event()
+        with self.lock:
+            # Those that wait, and one that must end.
+            ahead = 0 if self.free else len(self.waiting) + 1
+            if method == 'VM.start':
+                self.ahead.append(ahead)
+            else:
+                self.reads += 1
+            if self.free:
+                self.free -= 1
+                turn.set()
+            else:
+                self.waiting.append(turn)
+        turn.wait()
+        time.sleep(SECONDS[method])
+        with self.lock:
+            if self.waiting:
+                self.waiting.popleft().set()
+            else:
+                self.free += 1
+
+    def report(self):
+        with self.lock:
+            report = {'ahead': self.ahead, 'reads': self.reads}
+            self.ahead, self.reads = [], 0
+            return report
+
+
+def xapi(method, params, pool=None):
     """The part of xapi that clients of these tests use: sessions, calls with a session, tasks, events."""
     if method == 'session.login_with_password':
         if params[1] != 'right':
@@ -32,8 +76,11 @@ def xapi(method, params):
     if method == 'session.logout':
         del SESSIONS[params[0]]
         return success('')
-    if method == 'VM.start':
+    if pool and method in SECONDS:
+        pool.run(method)
+    elif method == 'VM.start':
         time.sleep(0.05)
+    if method == 'VM.start':
         return success('')
     if method.startswith('Async.'):
         return success('OpaqueRef:task')
@@ -57,7 +104,13 @@ def ethereum(method, _params):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
+    # A reply is two writes, of which the second would wait for the client's acknowledgement.
+    disable_nagle_algorithm = True
     kind = None
+    pool = None
+
+    def do_GET(self):
+        self.send('application/json', json.dumps(self.pool.report()).encode())
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers['Content-Length']))
@@ -65,7 +118,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.complete(json.loads(body))
         if self.kind == 'xapi' and self.path != '/jsonrpc':
             params, method = xmlrpc.client.loads(body)
-            answer = xmlrpc.client.dumps((xapi(method, params),), methodresponse=True)
+            answer = xmlrpc.client.dumps((xapi(method, params, self.pool),), methodresponse=True)
             return self.send('text/xml', answer.encode())
         calls = json.loads(body)
         answers = [self.json_rpc(call) for call in (calls if isinstance(calls, list) else [calls])]
@@ -77,7 +130,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         params = call.get('params', [])
         if self.kind == 'ethereum':
             return dict(answer, result=ethereum(call['method'], params))
-        done = xapi(call['method'], params)
+        done = xapi(call['method'], params, self.pool)
         if done['Status'] == 'Success':
             return dict(answer, result=done['Value'])
         code, *rest = done['ErrorDescription']
@@ -120,6 +173,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, request, address):
+        # A client may leave.
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, address)
+
+
 def mcp(port):
     """A server made with the real library."""
     import anyio
@@ -153,7 +213,9 @@ def main():
     if kind == 'mcp':
         return mcp(port)
     Handler.kind = kind
-    server = http.server.ThreadingHTTPServer(('127.0.0.1', port), Handler)
+    if len(sys.argv) > 3:
+        Handler.pool = Pool(int(sys.argv[3]))
+    server = Server(('127.0.0.1', port), Handler)
     print('ready', flush=True)
     server.serve_forever()
 
