@@ -69,6 +69,7 @@ mod messages;
 mod metrics;
 mod model_server;
 mod names;
+mod new_guest;
 mod observe;
 mod open_sockets;
 mod operation;
