@@ -24,6 +24,7 @@ mod classes;
 mod client_left;
 mod clock_steps;
 mod coalesce;
+mod coming_from;
 mod command_line;
 mod commands_in_documents;
 mod confidential;
