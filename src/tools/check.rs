@@ -2,6 +2,7 @@
 
 mod examples;
 mod json;
+pub(super) mod new_guest;
 pub mod probe;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +26,8 @@ use crate::state;
 use crate::telemetry::journal::{Priority, with_priority};
 use crate::tools::service_user;
 use crate::tools::table::aligned;
+
+use self::new_guest::NewGuest;
 
 /// The output of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,6 +190,9 @@ fn table(config: &Config) -> String {
     }
     examples::rows(config, &mut row);
     waiting(config, &mut row);
+    if let Some(new_guest) = NewGuest::of(config) {
+        new_guest.rows(&mut row);
+    }
     if let Some(coordinate) = &config.coordinate {
         shares(config, coordinate, &mut row);
     }

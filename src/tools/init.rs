@@ -25,6 +25,7 @@ use self::learned::{FromLogs, LearnedValue, learn};
 use self::zvmsdk::SdkServer;
 use tidegate_runtime::command::{note, printed};
 
+use super::check::new_guest::NewGuest;
 use super::failed;
 use super::service_user::{self, ConfigReaders, Content};
 use crate::classify::message::dialects::RpcDialect;
@@ -36,8 +37,9 @@ const LISTEN: &str = "[[listen]]";
 const BACKEND: &str = "[backend]";
 const LIMITS: &str = "[limits]";
 const QUEUE: &str = "[queue]";
-/// How long a call may wait behind Apache, which gives up after 60 s.   seconds
-const BEHIND_APACHE: u32 = 50;
+/// How long a call for z/VM may wait: Apache gives up after 60 s, and nova deletes a new guest if its
+/// network takes more than 300 s, in which six calls may wait.   seconds
+const ZVM_WAIT: u32 = 45;
 /// The default of the design.   calls
 const OUTSTANDING: u64 = 10;
 const WORKERS: u64 = 64;
@@ -144,7 +146,7 @@ pub fn init(arguments: &InitArguments, answers: &mut Answers<'_>) -> Result<Init
         false => {
             let given = sdk.as_ref().and_then(|sdk| sdk.max_wait_seconds);
             let format = arguments.log_format.as_deref();
-            learn(&arguments.log, format, given.unwrap_or(BEHIND_APACHE))?
+            learn(&arguments.log, format, given.unwrap_or(ZVM_WAIT))?
         }
     };
     let place = Placement {
@@ -164,8 +166,13 @@ pub fn init(arguments: &InitArguments, answers: &mut Answers<'_>) -> Result<Init
     let text = draft.text();
     let mut notes: Vec<String> = learned.notes.clone();
     match config::read(&text, &out.display().to_string(), std::iter::empty()) {
-        Ok(checked) if checked.warnings.is_empty() => {}
-        Ok(checked) => notes.push(checked.warnings.render(false).trim_end().to_owned()),
+        Ok(checked) => {
+            if !checked.warnings.is_empty() {
+                notes.push(checked.warnings.render(false).trim_end().to_owned());
+            }
+            let new_guest = NewGuest::of(&checked.config);
+            notes.extend(new_guest.and_then(|it| it.warning()));
+        }
         Err(problems) => {
             return Err(format!(
                 "these values make no config:\n{}",
@@ -504,11 +511,14 @@ fn limits(
     let number = Scalar::Number;
     draft.set(LIMITS, names.outstanding, number(at_once), outstanding.why);
     let max_wait = from_file(sdk.max_wait_seconds).or(learned.max_wait_seconds.clone());
-    let behind_apache = LearnedValue {
-        value: BEHIND_APACHE.into(),
-        why: "Below the 60 s after which the Apache of sdkwsgi gives up.".into(),
+    let of_zvm = LearnedValue {
+        value: ZVM_WAIT.into(),
+        why: "Below the 60 s after which the Apache of sdkwsgi gives up. And nova deletes a new guest \
+              whose network is not ready after 300 s: 6 calls of the neutron agent wait 270 s at most \
+              (6 × 45 s)."
+            .into(),
     };
-    if let Some(max_wait) = max_wait.or(place.is_zvm.then_some(behind_apache)) {
+    if let Some(max_wait) = max_wait.or(place.is_zvm.then_some(of_zvm)) {
         let value = (names.time)(max_wait.value);
         draft.set(LIMITS, names.max_wait, value, max_wait.why);
     }

@@ -4,7 +4,7 @@
 mod cases;
 mod client;
 mod mutations;
-mod peers;
+pub(crate) mod peers;
 mod recording;
 mod responses;
 mod strict;

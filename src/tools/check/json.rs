@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tidegate_limits::scheduler::OnExcess;
 
 use super::CheckReport;
+use super::new_guest::NewGuest;
 use crate::call::LimitMode;
 use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
@@ -15,7 +16,7 @@ use crate::state;
 /// All of it on stdout, as one JSON object.
 pub(super) fn report(path: &Path) -> CheckReport {
     let file = path.display().to_string();
-    let (good, problems, limits) = match config::load(path) {
+    let (good, problems, limits, new_guest) = match config::load(path) {
         Ok(LoadedConfig { config, warnings }) => {
             let mut problems: Vec<Value> = warnings.iter().map(|it| problem(&file, it)).collect();
             let state = config.callers.state_file.as_deref();
@@ -26,11 +27,12 @@ pub(super) fn report(path: &Path) -> CheckReport {
                     "cure": "give the user that runs `tidegate serve` write access to the directory",
                 }));
             }
-            (true, problems, limits(&config))
+            let new_guest = NewGuest::of(&config).map(|it| it.json());
+            (true, problems, limits(&config), new_guest)
         }
         Err(LoadError::Wrong(problems)) => {
             let problems = problems.iter().map(|it| problem(&file, it)).collect();
-            (false, problems, Vec::new())
+            (false, problems, Vec::new(), None)
         }
         Err(error) => {
             let problem = json!({
@@ -38,10 +40,12 @@ pub(super) fn report(path: &Path) -> CheckReport {
                 "key": null, "message": error.render(false),
                 "cure": "create the file, make it readable, or name another one with --config",
             });
-            (false, vec![problem], Vec::new())
+            (false, vec![problem], Vec::new(), None)
         }
     };
-    let report = json!({"file": file, "good": good, "problems": problems, "limits": limits});
+    let report = json!({
+        "file": file, "good": good, "problems": problems, "limits": limits, "new_guest": new_guest,
+    });
     CheckReport {
         good,
         problems: String::new(),

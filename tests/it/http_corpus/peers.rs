@@ -119,14 +119,14 @@ fn nginx_config(frontends: &[(u16, Recording)], dir: &Path) -> String {
 }
 
 /// Starts a peer, which ends when dropped, and waits until it listens.
-async fn started(mut command: Command, ports: &[u16]) -> Child {
+pub(crate) async fn started(mut command: Command, ports: &[u16]) -> Child {
     let child = command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()
-        .expect("make corpus-peers installs it");
+        .expect("the program is installed");
     for &port in ports {
         let listens =
             || std::net::TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).is_ok();
@@ -135,12 +135,15 @@ async fn started(mut command: Command, ports: &[u16]) -> Child {
     child
 }
 
-async fn version(program: &str, argument: &str) -> String {
+/// The version that a program prints.
+pub(crate) async fn version(program: &str, argument: &str) -> String {
     let said = run(Command::new(program).arg(argument)).await;
     let text = said.out + &said.err;
     let words = text.split(|it: char| it.is_whitespace() || it == '/');
+    // Envoy also prints a hash.
     let number = words
-        .filter(|word| word.starts_with(|it: char| it.is_ascii_digit()))
+        .map(|word| word.trim_start_matches('v'))
+        .filter(|word| word.starts_with(|it: char| it.is_ascii_digit()) && word.contains('.'))
         .find_map(|word| word.split('-').next());
     number.expect("it has a version").to_owned()
 }
