@@ -19,4 +19,5 @@ mod odd_input;
 mod restart;
 mod stage;
 mod storm;
+mod terraform;
 mod wire;

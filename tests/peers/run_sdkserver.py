@@ -143,6 +143,13 @@ def answer(function, args):
     if function in ('guest_inspect_stats', 'guest_inspect_vnics'):
         guests = args[0] if isinstance(args[0], list) else [args[0]]
         return {guest.upper(): {'guest_cpus': 2, 'used_cpu_time_us': 1} for guest in guests}
+    if function == 'guest_create':
+        return [{'vdev': '0100', 'size': '20G', 'is_boot_disk': True}]
+    if function == 'guest_get_adapters_info':
+        return {'adapters': [{
+            'adapter_address': '1000', 'adapter_status': '02', 'lan_owner': 'SYSTEM',
+            'lan_name': 'DEVNET', 'mac_address': '02:00:00:12:34:56', 'mac_ip_version': '4',
+            'mac_ip_address': '192.0.2.7'}]}
     if function == 'guest_get_console_output':
         return 'x' * (1 << 20) if userid == 'BIG' else 'booting\n' * 50
     return 'Grüße, 世界' if userid == 'UTF8' else object() if userid == 'UNSER' else None
