@@ -15,6 +15,7 @@
 
 mod answers;
 mod leaving;
+mod nova;
 mod odd_input;
 mod restart;
 mod stage;
