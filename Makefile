@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test test-tools laws nextest check check-code check-builds docs site manifests deny advisories loom mutants peers rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers coming-from nginx-tools fuzz \
+.PHONY: run test test-tools laws nextest check check-code check-builds docs site manifests deny advisories loom mutants peers nova nova-mix rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers coming-from nginx-tools fuzz \
   packages packages-twice packages-tools try-packages try-here s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -31,7 +31,7 @@ test: test-tools nextest
 	@if [ -s $(NOT_RUN) ]; then sort -u $(NOT_RUN); fi
 
 # What the tests need, besides Rust.
-test-tools: peers rpc-clients clients stores promtool faults-tools valgrind browser site
+test-tools: peers nova rpc-clients clients stores promtool faults-tools valgrind browser site
 
 # Every law, model and oracle with all of its seeds; `make test` has one seed in ten. SEEDS=10 has ten times as many.
 SEEDS ?= 1
@@ -124,6 +124,10 @@ mutants:
 # The real z/VM SDK server and clients, in .venv-peers.
 peers:
 	sh tests/peers/setup.sh .venv-peers
+
+# Nova with its z/VM driver, in .venv-nova.
+nova:
+	sh tests/peers/nova/setup.sh
 
 # Real clients of RPC services, in .venv-rpc.
 rpc-clients: clients
@@ -228,6 +232,12 @@ restarts:
 	$(CARGO) build --release -p tidegate
 	TIDEGATE_PROGRAM=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/tidegate \
 	  $(CARGO) test --test it handover::table::the_table -- --exact --ignored --nocapture
+
+# Nova's own z/VM driver with the threads of one nova-compute, NOVA_MINUTES at each position of Tidegate; writes docs/reports/nova.md.
+# `make test` has a short form.
+NOVA_MINUTES ?= 5
+nova-mix: peers nova
+	NOVA_MINUTES=$(NOVA_MINUTES) $(CARGO) test -p tidegate --test it peers::nova::the_table -- --exact --ignored --nocapture
 
 # What `tidegate plan` predicts beside what the real process does; writes docs/reports/predictions.md.
 # ONLY=... runs only the rows whose names contain it, and writes nothing. TIDEGATE_SEED changes the load.

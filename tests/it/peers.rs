@@ -15,8 +15,10 @@
 
 mod answers;
 mod leaving;
+mod nova;
 mod odd_input;
 mod restart;
 mod stage;
 mod storm;
+mod terraform;
 mod wire;

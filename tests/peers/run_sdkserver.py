@@ -131,7 +131,8 @@ def answer(function, args):
                 'cpu_time_us': 796323456, 'online_cpu_num': 2, 'os_distro': 'rhel8.6',
                 'kernel_info': 'Linux 4.18.0 s390x', 'userid': userid}
     if function == 'host_get_info':
-        return {'zcc_userid': 'ZCC1', 'zvm_host': 'ZVMHOST1', 'hypervisor_type': 'zvm',
+        return {'zcc_userid': 'ZCC1', 'zvm_host': 'ZVMHOST1', 'hypervisor_hostname': 'ZVMHOST1',
+                'hypervisor_type': 'zvm',
                 'hypervisor_version': 640, 'vcpus': 84, 'vcpus_used': 38,
                 'memory_mb': 3483648, 'memory_mb_used': 30219,
                 'cpu_info': {'architecture': 's390x', 'cec_model': '2097'},
@@ -143,6 +144,18 @@ def answer(function, args):
     if function in ('guest_inspect_stats', 'guest_inspect_vnics'):
         guests = args[0] if isinstance(args[0], list) else [args[0]]
         return {guest.upper(): {'guest_cpus': 2, 'used_cpu_time_us': 1} for guest in guests}
+    if function == 'guest_create':
+        return [{'vdev': '0100', 'size': '20G', 'is_boot_disk': True}]
+    if function == 'guest_get_adapters_info':
+        return {'adapters': [{
+            'adapter_address': '1000', 'adapter_status': '02', 'lan_owner': 'SYSTEM',
+            'lan_name': 'DEVNET', 'mac_address': '02:00:00:12:34:56', 'mac_ip_version': '4',
+            'mac_ip_address': '192.0.2.7'}]}
+    if function == 'image_query':
+        return [{'imagename': 'sles15', 'imageosdistro': 'sles15.5', 'type': 'rootonly'}]
+    if function == 'image_export':
+        return {'image_name': 'sles15', 'image_path': '/img', 'os_version': 'sles15.5',
+                'md5sum': '0' * 32, 'comments': None}
     if function == 'guest_get_console_output':
         return 'x' * (1 << 20) if userid == 'BIG' else 'booting\n' * 50
     return 'Grüße, 世界' if userid == 'UTF8' else object() if userid == 'UNSER' else None

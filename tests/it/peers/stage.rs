@@ -41,11 +41,16 @@ pub(super) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 /// A script of `tests/peers` under the Python that `make test` installed for it.
 fn peer(script: &str) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let venv = root.join(".venv-peers");
+    let of_nova = script.starts_with("nova/");
+    let (venv, target) = if of_nova {
+        (".venv-nova", "nova")
+    } else {
+        (".venv-peers", "peers")
+    };
+    let venv = root.join(venv);
     assert!(
         venv.join("complete").exists(),
-        "the real z/VM SDK server and its clients are not installed: `make test` sets them up \
-         (or `make peers`, or tests/peers/setup.sh)"
+        "{script} needs what is not installed: `make test` sets it up (or `make {target}`)"
     );
     let mut command = Command::new(venv.join("bin/python"));
     command
@@ -334,6 +339,14 @@ impl Client {
         Self::start("drive_rest.py", mode, port, options)
     }
 
+    /// Nova's driver, whose threads all have work for so long.
+    pub(super) fn nova(port: u16, work: Duration) -> Self {
+        let seconds = format!("--seconds={}", work.as_secs_f64());
+        let mut command = peer("nova/drive.py");
+        command.arg(format!("--port={port}")).arg(seconds);
+        Self(Process::start("nova/drive.py", &mut command))
+    }
+
     fn start(script: &str, mode: &str, port: u16, options: &[&str]) -> Self {
         let mut command = peer(script);
         command
@@ -345,8 +358,13 @@ impl Client {
 
     /// The output of the program after its end, one value per line.
     pub(super) fn finish(self) -> Vec<Value> {
+        self.finish_within(2 * PATIENCE)
+    }
+
+    /// The output of a program that may run so long.
+    pub(super) fn finish_within(self, longest: Duration) -> Vec<Value> {
         self.0
-            .finish(2 * PATIENCE)
+            .finish(longest)
             .iter()
             .map(|line| serde_json::from_str(line).expect("one value a line"))
             .collect()

@@ -92,6 +92,27 @@ impl Wire {
         serde_json::from_slice(&answer).unwrap_or_else(|error| panic!("{error}: {text:?}"))
     }
 
+    /// The head and the body of the next HTTP answer on a connection that stays open.
+    pub(super) fn next_http(&mut self) -> (String, String) {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte).expect("a whole head");
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).expect("the servers here answer in UTF-8");
+        let length = head
+            .to_ascii_lowercase()
+            .split("\r\ncontent-length: ")
+            .nth(1)
+            .and_then(|rest| rest.split("\r\n").next()?.parse().ok())
+            .unwrap_or_else(|| panic!("an answer without a length: {head}"));
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).expect("a whole body");
+        let body = String::from_utf8(body).expect("the servers here answer in UTF-8");
+        (head, body)
+    }
+
     /// The status and the body of an HTTP answer that ends with the connection.
     pub(super) fn http(self) -> (u16, String) {
         let (answer, end) = self.answer();
