@@ -377,8 +377,8 @@ async fn cancelled_streams(clients: usize, at_once: usize) {
         leaving.join_all().await;
         left -= now;
     }
-    reaches(&sidecar, 1_000_000 - 2 * clients as i64).await;
     reach_load(&sidecar, (0, 0), PATIENCE).await;
+    reaches(&sidecar, 1_000_000 - 2 * clients as i64).await;
 }
 
 #[tokio::test]

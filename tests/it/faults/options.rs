@@ -650,6 +650,11 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "function = \"report_get\"\ncaller_from = { header = \"x-key\" }",
     ),
     (
+        "route.sessions",
+        "function = \"report_get\"",
+        "function = \"report_get\"\ncaller_from = { header = \"x-key\" }\nsessions = \"xapi\"",
+    ),
+    (
         "route.batch",
         "function = \"report_get\"",
         "function = \"report_get\"\nfunction_from = { json = \"/method\" }\nbatch = \"refuse\"",

@@ -25,7 +25,7 @@ const TOKEN: Duration = Duration::from_millis(20);
 /// Calls that wait at any time.
 const WAITING: u64 = 40;
 
-/// What a call reserves.
+/// The reservation of a call.
 #[derive(Clone, Copy, Debug)]
 enum Reserves {
     /// As much as any call can cost.

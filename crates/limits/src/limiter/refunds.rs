@@ -21,7 +21,7 @@ pub(crate) struct RefundedBucket {
     draws: u64,
     notes: [RoomNote; NOTES_MAX],
     noted: u8,
-    /// What calls hold that drew after the last note.
+    /// Tokens that calls hold which drew after the last note.
     held: f64,
 }
 
@@ -88,7 +88,7 @@ impl RefundedBucket {
             return;
         }
         if usize::from(self.noted) == NOTES_MAX {
-            self.forget_one();
+            self.forget_one(now);
         }
         self.notes[usize::from(self.noted)] = RoomNote {
             draw: self.draws,
@@ -98,21 +98,29 @@ impl RefundedBucket {
         self.noted += 1;
     }
 
-    /// Makes room for a note. Of the two that are most alike, the later one gets the lesser room.
+    /// Makes room for a note: forgets the one of which the least is lost. What its calls hold beyond its room is taken now, so
+    /// that all of it may come back.
     #[cold]
-    fn forget_one(&mut self) {
-        let rises = self
-            .noted()
-            .windows(2)
-            .map(|pair| pair[1].room - pair[0].room);
-        let least = rises
+    fn forget_one(&mut self, now: Timestamp) {
+        let mut held = 0.0;
+        let beyond = self.noted().iter().map(|note| {
+            held += note.held;
+            held - note.room
+        });
+        let least = beyond
             .enumerate()
             .min_by(|(_, one), (_, other)| one.total_cmp(other));
-        let (first, _) = least.expect("there are two");
-        self.notes[first + 1].room = self.notes[first].room;
-        self.notes[first + 1].held += self.notes[first].held;
-        self.notes.copy_within(first + 1.., first);
+        let (forgotten, beyond) = least.expect("there are notes");
+        let held = self.notes[forgotten].held;
+        match self.notes[..usize::from(self.noted)].get_mut(forgotten + 1) {
+            Some(next) => next.held += held,
+            None => self.held += held,
+        }
+        self.notes.copy_within(forgotten + 1.., forgotten);
         self.noted -= 1;
+        if beyond > 0.0 {
+            self.bucket.take_more(now, beyond, beyond);
+        }
     }
 
     /// The number of the draw of this many tokens that follows.
@@ -231,7 +239,34 @@ mod tests {
         );
     }
 
-    /// One draw of a path, and how much of it comes back at which step.
+    #[test]
+    fn calls_that_come_and_go_get_back_what_they_did_not_use() {
+        let mut it = bucket(1_000_000.0, 0.001);
+        let mut running = Vec::new();
+        let mut state = 3_u64;
+        for call in 0..2_000_u64 {
+            let now = Timestamp::ZERO + Duration::from_millis(call);
+            running.push(draw(&mut it, now, 800.0));
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            while running.len() > 20 + (state >> 60) as usize {
+                let ends = (state >> 33) as usize % running.len();
+                let number = running.swap_remove(ends);
+                it.refund(now, number, 798.0);
+                it.keep(number, 800.0);
+            }
+        }
+        let now = at(2);
+        for number in running {
+            it.refund(now, number, 798.0);
+            it.keep(number, 800.0);
+        }
+        let level = it.peek(now);
+        assert!((level - 996_000.0).abs() < 1.0, "{level}");
+    }
+
+    /// A draw of a path: how much of it comes back, and when.
     #[derive(Clone, Copy)]
     struct Planned {
         second: u64,
