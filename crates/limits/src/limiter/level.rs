@@ -72,7 +72,7 @@ impl TokenDraw {
 /// The state of a bucket or of a pace.
 #[derive(Clone, Debug)]
 pub(crate) enum Level {
-    Bucket(RefundedBucket),
+    Bucket(Box<RefundedBucket>),
     Paced(Box<MeteredPacer>),
 }
 
@@ -80,7 +80,8 @@ impl Level {
     pub(crate) fn new(now: Timestamp, limit: BucketLimit) -> Self {
         match limit {
             BucketLimit::Bucket { burst, fill } => {
-                Self::Bucket(RefundedBucket::new(TokenBucket::new(now, burst, fill)))
+                let bucket = TokenBucket::new(now, burst, fill);
+                Self::Bucket(Box::new(RefundedBucket::new(bucket)))
             }
             BucketLimit::Paced(pace) => Self::Paced(Box::new(MeteredPacer::new(now, pace))),
         }
@@ -127,7 +128,7 @@ impl Level {
     #[inline]
     pub(crate) fn limiter(&self) -> &dyn TokenLimiter {
         match self {
-            Self::Bucket(bucket) => &**bucket,
+            Self::Bucket(bucket) => &***bucket,
             Self::Paced(metered) => &metered.pacer,
         }
     }
@@ -135,7 +136,7 @@ impl Level {
     #[inline]
     fn limiter_mut(&mut self) -> &mut dyn TokenLimiter {
         match self {
-            Self::Bucket(bucket) => &mut **bucket,
+            Self::Bucket(bucket) => &mut ***bucket,
             Self::Paced(metered) => &mut metered.pacer,
         }
     }
