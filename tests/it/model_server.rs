@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::raw_http::access_lines;
 use crate::rpc_clients::node;
 use crate::sidecar::Sidecar;
 use crate::support::{PATIENCE, connect, listens};
@@ -148,14 +149,28 @@ async fn half_of_fifty_clients_leave_and_the_server_lives_and_the_others_are_ans
             );
         }
     }
-    // The keys take turns. Two calls that were admitted together may reach the server in the other order.
-    let mut begun = [0; KEYS];
-    for generation in generations.iter().skip(AT_ONCE as usize) {
-        let (key, _) = generation.user.split_once('-').expect("key and client");
-        begun[key.parse::<usize>().expect("a number")] += 1;
-        let (least, most) = (begun.iter().min(), begun.iter().max());
-        let (least, most) = (least.expect("five"), most.expect("five"));
-        assert!(most - least <= 2, "{begun:?}");
+    // The keys take turns. Calls that were admitted together have no order.
+    let lines = access_lines(&sidecar, 54).await;
+    let micros = |line: &Value| {
+        let arrived = line["arrived_ns"].as_f64().expect("a number") / 1e3;
+        arrived + line["queue_ms"].as_f64().expect("a number") * 1e3
+    };
+    let admitted = lines
+        .iter()
+        .map(|line| (micros(line), line["user"].to_string()));
+    let mut admitted: Vec<_> = admitted.collect();
+    admitted.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    let turns = &admitted[AT_ONCE as usize..];
+    let mut begun: BTreeMap<&str, u32> = turns.iter().map(|(_, user)| (&**user, 0)).collect();
+    assert_eq!(begun.len(), KEYS);
+    for (nth, (at, user)) in turns.iter().enumerate() {
+        *begun.get_mut(&**user).expect("it is one of them") += 1;
+        let next = turns.get(nth + 1);
+        if next.is_none_or(|(next, _)| next - at > 2.0) {
+            let (least, most) = (begun.values().min(), begun.values().max());
+            let apart = most.expect("five") - least.expect("five");
+            assert!(apart <= 1, "{begun:?}");
+        }
     }
 }
 
@@ -175,6 +190,58 @@ async fn half_of_the_streams_of_the_openai_client_of_node_are_left_and_the_serve
     let counts = server.statistics();
     assert_eq!((counts.died, counts.begun), (0, 30), "{counts:?}");
     assert!(counts.at_once_peak <= AT_ONCE, "{counts:?}");
+}
+
+/// A bucket for all keys together, and the most that a call may cost as its reservation.
+const TOKENS_A_SECOND: &str = r#"
+    [[bucket]]
+    name = "tokens"
+    burst = 120
+    fill = 200
+    [[caller]]
+    label = "keys"
+    match = { user = "key:*" }
+    rate_limit = "tokens"
+    [[route]]
+    method = "POST"
+    path = "/v1/chat/completions"
+    function_from = { json = "/model" }
+    caller_from = { header = "Authorization" }
+    refuse_as = "openai"
+    reserve = { json = "/max_tokens", else = 500 }
+    cost_from = { json = "/usage/total_tokens" }
+"#;
+
+#[tokio::test]
+async fn by_the_servers_own_record_no_span_has_more_tokens_than_the_bucket_gives() {
+    let server = server();
+    let (_sidecar, addr) = sidecar(&server, TOKENS_A_SECOND).await;
+    let began = Instant::now();
+    let mut clients = JoinSet::new();
+    for client in 0..24 {
+        let asked = request(client % KEYS, &format!("{client}"), 30);
+        let leaves_after = (client % 3 == 0).then_some(5);
+        clients.spawn(ask(addr, asked, leaves_after));
+    }
+    clients.join_all().await;
+    let generations = server.generations();
+    assert_eq!(generations.len(), 24);
+    // Sixteen whole calls alone would need this.
+    let least = (16.0 * 30.0 - 120.0) / 200.0;
+    assert!(
+        began.elapsed().as_secs_f64() > least,
+        "the bucket holds no call"
+    );
+    for (nth, first) in generations.iter().enumerate() {
+        let mut tokens = 0;
+        for generation in &generations[nth..] {
+            tokens += generation.tokens;
+            let span = generation.begun.duration_since(first.begun).as_secs_f64();
+            // A call may take a moment from its departure to the server.
+            let most = 120.0 + 200.0 * (span + 0.1);
+            assert!(tokens as f64 <= most, "{tokens} of {most} in {span} s");
+        }
+    }
 }
 
 #[tokio::test]

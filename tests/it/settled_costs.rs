@@ -382,13 +382,6 @@ async fn cancelled_streams(clients: usize, at_once: usize) {
 }
 
 #[tokio::test]
-async fn streams_that_are_cut_leave_nothing_reserved() {
-    cancelled_streams(200, 20).await;
-}
-
-/// Run by `make settled`.
-#[tokio::test]
-#[ignore = "it takes a minute"]
 async fn ten_thousand_streams_that_are_cut_leave_nothing_reserved() {
     cancelled_streams(10_000, 50).await;
 }

@@ -43,29 +43,50 @@ impl BucketLimit {
     }
 }
 
-/// Tokens that were taken, and the price of each at that time.
+/// Tokens that were taken, and from where.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TokenDraw {
     pub(crate) tokens: f64,
-    /// The time that each token took from a pace; 0 if it came from a bucket.
-    price: f64,
-    /// The number of the draw, of a bucket.
-    draw: u64,
-    /// All tokens that were taken then.
-    whole: f64,
+    origin: DrawOrigin,
 }
 
 impl TokenDraw {
     pub(crate) const NOTHING: Self = Self {
         tokens: 0.0,
-        price: 0.0,
-        draw: 0,
-        whole: 0.0,
+        origin: DrawOrigin::of_pace(0.0),
     };
+}
 
-    /// The draw for another number of tokens, in proportion.
-    pub(crate) const fn part(self, tokens: f64) -> Self {
-        Self { tokens, ..self }
+/// Where a draw came from, in one word, because each limit of each call keeps one: the time that each token took from a pace, or
+/// the number of the draw from a bucket with the sign of a number below zero, which no time has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DrawOrigin(u64);
+
+impl DrawOrigin {
+    const BUCKET: u64 = 1 << 63;
+
+    const fn of_pace(price: f64) -> Self {
+        Self(price.to_bits())
+    }
+
+    const fn of_bucket(draw: u64) -> Self {
+        Self(draw | Self::BUCKET)
+    }
+
+    /// The number of the draw from a bucket.
+    const fn draw(self) -> Option<u64> {
+        match self.0 & Self::BUCKET {
+            0 => None,
+            _ => Some(self.0 & !Self::BUCKET),
+        }
+    }
+
+    /// The time that each token took from a pace; 0 if it came from a bucket.
+    const fn price(self) -> f64 {
+        match self.draw() {
+            None => f64::from_bits(self.0),
+            Some(_) => 0.0,
+        }
     }
 }
 
@@ -150,23 +171,16 @@ impl Level {
 
     /// Takes the cost of a call, even if that leaves a debt.
     pub(crate) fn draw(&mut self, now: Timestamp, cost: Tokens) -> TokenDraw {
-        let draw = match self {
-            Self::Bucket(bucket) => bucket.next_draw(now),
-            Self::Paced(_) => 0,
+        let origin = match self {
+            Self::Bucket(bucket) => DrawOrigin::of_bucket(bucket.next_draw(now)),
+            Self::Paced(_) => DrawOrigin::of_pace(self.price()),
         };
         let tokens = self.limiter_mut().draw(now, cost);
-        if let Self::Bucket(bucket) = self {
-            bucket.drew(tokens);
+        match self {
+            Self::Bucket(bucket) => bucket.drew(tokens),
+            Self::Paced(metered) => metered.count(now, tokens),
         }
-        if let Self::Paced(metered) = self {
-            metered.count(now, tokens);
-        }
-        TokenDraw {
-            tokens,
-            price: self.price(),
-            draw,
-            whole: tokens,
-        }
+        TokenDraw { tokens, origin }
     }
 
     /// Takes this number of tokens more for a call that costs `whole` in all. Returns how many it took.
@@ -179,37 +193,35 @@ impl Level {
 
     /// Puts back what a call took that never left.
     pub(crate) fn undraw(&mut self, now: Timestamp, taken: TokenDraw) {
-        self.put_back(now, taken);
+        self.put_back(now, taken, taken.tokens);
         if let Self::Paced(metered) = self {
             metered.uncount(taken.tokens);
         }
     }
 
-    /// Puts tokens back that a call took. A pace gets the time back that they took, even if the pace has
-    /// changed since.
-    pub(crate) fn put_back(&mut self, now: Timestamp, taken: TokenDraw) {
-        let price = self.price();
-        let tokens = if price == taken.price || price == 0.0 || taken.price == 0.0 {
-            taken.tokens
-        } else {
-            taken.tokens * (taken.price / price)
-        };
-        match self {
+    /// Puts back this many of the tokens that a call took, which has ended. A pace gets the time back that they took, even if
+    /// the pace has changed since.
+    pub(crate) fn put_back(&mut self, now: Timestamp, taken: TokenDraw, tokens: f64) {
+        match (&mut *self, taken.origin.draw()) {
             // Drawn from this bucket, and not from a pace that was here before.
-            Self::Bucket(bucket) if taken.draw > 0 && tokens > 0.0 => {
-                bucket.refund(now, taken.draw, tokens);
+            (Self::Bucket(bucket), Some(draw)) if tokens > 0.0 => bucket.refund(now, draw, tokens),
+            _ => {
+                let (price, then) = (self.price(), taken.origin.price());
+                let tokens = if price == then || price == 0.0 || then == 0.0 {
+                    tokens
+                } else {
+                    tokens * (then / price)
+                };
+                self.limiter_mut().put_back(now, tokens);
             }
-            _ => self.limiter_mut().put_back(now, tokens),
         }
         self.keep(taken);
     }
 
     /// A call has ended that took these: no more of them comes back.
     pub(crate) fn keep(&mut self, taken: TokenDraw) {
-        if let Self::Bucket(bucket) = self
-            && taken.draw > 0
-        {
-            bucket.keep(taken.draw, taken.whole);
+        if let (Self::Bucket(bucket), Some(draw)) = (self, taken.origin.draw()) {
+            bucket.keep(draw, taken.tokens);
         }
     }
 
@@ -458,7 +470,7 @@ mod tests {
         let taken = level.draw(at(0), Tokens::ONE);
         level.follow(at(0), BucketLimit::Paced(pace(10.0)), None);
         let before = now(&level, at(0)).pools.wait_time();
-        level.put_back(at(0), taken);
+        level.put_back(at(0), taken, taken.tokens);
         let one = Duration::from_millis(100);
         assert_eq!(now(&level, at(0)).pools.wait_time(), before + one);
     }

@@ -195,7 +195,7 @@ impl BucketState {
             self.level.keep(taken);
             self.level.take_more(now, surcharge, whole)
         } else {
-            self.level.put_back(now, taken.part(-surcharge));
+            self.level.put_back(now, taken, -surcharge);
             surcharge
         };
         true

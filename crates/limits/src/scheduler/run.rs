@@ -1,5 +1,6 @@
 //! A call runs, and ends: what it draws, and how that comes back.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 
@@ -230,8 +231,12 @@ impl<T> Scheduler<T> {
         let held = self.holds.get_mut(hold.0).expect(ONCE);
         let all_drawn = mem::take(&mut held.drawn);
         let (class, tokens) = (held.call.class, held.call.tokens);
-        let amended = measured.filter(|measured| held.call.is_settled && *measured != tokens);
-        let amended = amended.map(|measured| (held.call.clone(), held.served, measured));
+        let amended = match measured {
+            Some(measured) if held.call.is_settled && measured != tokens => {
+                Some(Box::new((held.call.clone(), held.served, measured)))
+            }
+            _ => None,
+        };
         let took = match outcome {
             Outcome::Served | Outcome::Overloaded => Some(now.since(held.since)),
             Outcome::Failed => None,
@@ -265,7 +270,8 @@ impl<T> Scheduler<T> {
                 self.parking.change(drawn.budget());
             }
         }
-        if let Some((call, served, measured)) = amended {
+        if let Some(amended) = amended {
+            let (call, served, measured) = *amended;
             self.amend(now, &call, served, measured, &all_drawn);
         }
         self.spare(all_drawn);
@@ -276,6 +282,7 @@ impl<T> Scheduler<T> {
     }
 
     /// Corrects the quotas and the turns of a call that has ended by what it has cost.
+    #[cold]
     fn amend(
         &mut self,
         now: Timestamp,
