@@ -54,7 +54,7 @@ const QUOTA: &str = r#"
     [quota_store]
     engine = "memory"
     [[quota]]
-    name = "tokens"
+    name = "daily"
     applies_to = "total"
     total = 1000
     refresh_window = "24h"
@@ -72,6 +72,12 @@ async fn started_with(
     limits: &str,
     outstanding: u32,
 ) -> (Sidecar, SocketAddr) {
+    let sidecar = Sidecar::start(&config(backend, settled, limits, outstanding)).await;
+    let addr = sidecar.listener("test").await;
+    (sidecar, addr)
+}
+
+fn config(backend: SocketAddr, settled: &str, limits: &str, outstanding: u32) -> String {
     let sections = format!(
         r#"
         [admin]
@@ -88,9 +94,7 @@ async fn started_with(
         "#
     );
     let backend = format!("kind = \"http\"\nhttp = \"http://{backend}\"");
-    let sidecar = Sidecar::start(&listens("", &backend, &sections)).await;
-    let addr = sidecar.listener("test").await;
-    (sidecar, addr)
+    listens("", &backend, &sections)
 }
 
 const BY_BODY: &str = "cost_from = { json = \"/usage/total_tokens\" }\nreserve = { json = \"/max_tokens\", else = 500 }";
@@ -269,6 +273,29 @@ async fn a_call_that_was_never_sent_costs_nothing() {
     reaches(&sidecar, 200).await;
     drop(client);
     reaches(&sidecar, 1000).await;
+}
+
+#[tokio::test]
+async fn a_call_that_runs_over_a_reload_is_settled_by_its_answer() {
+    let (backend, go) = service().await;
+    let limits = format!("{BUCKET}{QUOTA}");
+    let (sidecar, addr) = started_with(backend.addr, BY_BODY, &limits, 50).await;
+    let reply = costing(30);
+    let (head, rest) = reply.split_at(20);
+    let held = json!({ "max_tokens": 800, "reply": head, "then": [rest] });
+    let mut running = Peer::sending(addr, post(&held)).await;
+    reaches(&sidecar, 200).await;
+    let larger = limits.replace("burst = 1000", "burst = 1200");
+    sidecar
+        .reload(&config(backend.addr, BY_BODY, &larger, 50))
+        .await;
+    reaches(&sidecar, 200).await;
+    go.notify_one();
+    assert_eq!(running.reply().await.status(), 200);
+    reaches(&sidecar, 970).await;
+    let (line, mut from) = access_line(&sidecar, 0).await;
+    assert_eq!(line["quota"][0]["settled"], json!(30), "{line}");
+    assert_eq!(exactly(&sidecar, addr, 970, &mut from).await.0, 200);
 }
 
 /// The status of a call that costs what it reserves, and its access line, after which it is settled.

@@ -340,7 +340,7 @@ snapshots (they share ten threads), five power syncs, ten of the default pool, a
 most that one nova-compute can ask for: {THREADS} calls at once.
 
 The config is that of [z/VM: in front of sdkwsgi](../how-to/zvm-at-h.md) and of [the other position](../how-to/zvm-at-s.md): {} calls in
-any second, {} at once, a wait of at most {LONGEST_WAIT} s. `postpone` is `\"in_turn\"` in two runs and `\"jitter\"`, the default for z/VM, in two.
+any second, {} at once. A call may wait for {LONGEST_WAIT} s here, and for 45 s there. `postpone` is `\"in_turn\"` in two runs and `\"jitter\"`, the default for z/VM, in two.
 All four ran side by side. A call takes {} s at the backend; one that creates, deploys, captures, exports or deletes takes {} s. The backend falls over if more than {} calls are at once, or more than {} start in a second.
 
 ## What nova saw

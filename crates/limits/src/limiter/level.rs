@@ -115,9 +115,7 @@ impl Level {
             (Self::Bucket(bucket), BucketLimit::Bucket { burst, fill }) => {
                 let supply = supply.filter(|&supply| supply < fill.get());
                 let supply = supply.and_then(|supply| Fill::new(supply).ok());
-                bucket.note(now);
                 bucket.set_parameters(now, burst, supply.unwrap_or(fill));
-                bucket.note(now);
             }
             (Self::Paced(metered), BucketLimit::Paced(pace)) => metered.follow(now, pace, supply),
             (level, limit) => {
@@ -131,10 +129,7 @@ impl Level {
     /// nothing saved up.
     pub(crate) fn carry(&mut self, now: Timestamp, tokens: f64, since: Timestamp) {
         match self {
-            Self::Bucket(bucket) => {
-                bucket.note(now);
-                bucket.lower(now, tokens, since);
-            }
+            Self::Bucket(bucket) => bucket.lower(now, tokens, since),
             Self::Paced(metered) => {
                 let rate = metered.pacer.pace().rate().get();
                 let then = tokens + rate * now.since(since).as_secs_f64();
@@ -149,7 +144,7 @@ impl Level {
     #[inline]
     pub(crate) fn limiter(&self) -> &dyn TokenLimiter {
         match self {
-            Self::Bucket(bucket) => &***bucket,
+            Self::Bucket(bucket) => &**bucket,
             Self::Paced(metered) => &metered.pacer,
         }
     }
@@ -157,7 +152,7 @@ impl Level {
     #[inline]
     fn limiter_mut(&mut self) -> &mut dyn TokenLimiter {
         match self {
-            Self::Bucket(bucket) => &mut ***bucket,
+            Self::Bucket(bucket) => &mut **bucket,
             Self::Paced(metered) => &mut metered.pacer,
         }
     }
@@ -171,23 +166,20 @@ impl Level {
 
     /// Takes the cost of a call, even if that leaves a debt.
     pub(crate) fn draw(&mut self, now: Timestamp, cost: Tokens) -> TokenDraw {
-        let origin = match self {
-            Self::Bucket(bucket) => DrawOrigin::of_bucket(bucket.next_draw(now)),
-            Self::Paced(_) => DrawOrigin::of_pace(self.price()),
-        };
         let tokens = self.limiter_mut().draw(now, cost);
-        match self {
-            Self::Bucket(bucket) => bucket.drew(tokens),
-            Self::Paced(metered) => metered.count(now, tokens),
-        }
+        let price = self.price();
+        let origin = match self {
+            Self::Bucket(bucket) => DrawOrigin::of_bucket(bucket.count_draw(tokens)),
+            Self::Paced(metered) => {
+                metered.count(now, tokens);
+                DrawOrigin::of_pace(price)
+            }
+        };
         TokenDraw { tokens, origin }
     }
 
     /// Takes this number of tokens more for a call that costs `whole` in all. Returns how many it took.
     pub(crate) fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
-        if let Self::Bucket(bucket) = self {
-            bucket.note(now);
-        }
         self.limiter_mut().take_more(now, tokens, whole)
     }
 

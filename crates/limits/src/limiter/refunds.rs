@@ -1,8 +1,8 @@
 //! A bucket that takes tokens back for calls that went earlier.
 
-use core::ops::{Deref, DerefMut};
+use core::time::Duration;
 
-use crate::bucket::{TokenBucket, TokenLimiter};
+use crate::bucket::{Burst, Fill, TokenBucket, TokenLimiter, Tokens};
 use crate::time::Timestamp;
 
 /// Levels that are remembered, at most. With more of them a refund is smaller, and never larger.
@@ -37,17 +37,33 @@ struct RoomNote {
     held: f64,
 }
 
-impl Deref for RefundedBucket {
-    type Target = TokenBucket;
-
-    fn deref(&self) -> &TokenBucket {
-        &self.bucket
+impl TokenLimiter for RefundedBucket {
+    #[inline]
+    fn peek(&self, now: Timestamp) -> f64 {
+        self.bucket.peek(now)
     }
-}
 
-impl DerefMut for RefundedBucket {
-    fn deref_mut(&mut self) -> &mut TokenBucket {
-        &mut self.bucket
+    #[inline]
+    fn has(&self, now: Timestamp, cost: Tokens) -> bool {
+        self.bucket.has(now, cost)
+    }
+
+    fn available_at(&self, now: Timestamp, cost: Tokens) -> Timestamp {
+        self.bucket.available_at(now, cost)
+    }
+
+    fn wait_behind(&self, now: Timestamp, ahead: f64, cost: Tokens) -> Duration {
+        self.bucket.wait_behind(now, ahead, cost)
+    }
+
+    #[inline]
+    fn take_more(&mut self, now: Timestamp, tokens: f64, whole: f64) -> f64 {
+        self.note(now);
+        self.bucket.take_more(now, tokens, whole)
+    }
+
+    fn put_back(&mut self, now: Timestamp, tokens: f64) {
+        self.bucket.put_back(now, tokens);
     }
 }
 
@@ -72,7 +88,7 @@ impl RefundedBucket {
 
     /// The level is about to fall, or the burst to change.
     #[inline]
-    pub(crate) fn note(&mut self, now: Timestamp) {
+    fn note(&mut self, now: Timestamp) {
         let room = self.room(now);
         while let Some(last) = self.noted().last().filter(|last| last.room >= room) {
             self.held += last.held;
@@ -123,18 +139,30 @@ impl RefundedBucket {
         }
     }
 
-    /// The number of the draw of this many tokens that follows.
+    /// A draw took this many tokens. Returns its number.
     #[inline]
-    pub(crate) fn next_draw(&mut self, now: Timestamp) -> u64 {
-        self.note(now);
+    pub(crate) fn count_draw(&mut self, tokens: f64) -> u64 {
+        self.held += tokens;
         self.draws += 1;
         self.draws
     }
 
-    /// The draw with the last number took this many tokens.
-    #[inline]
-    pub(crate) fn drew(&mut self, tokens: f64) {
-        self.held += tokens;
+    /// Tokens a second that flow in.
+    pub(crate) const fn fill(&self) -> Fill {
+        self.bucket.fill()
+    }
+
+    /// Changes the parameters in place, as [`TokenBucket::set_parameters`] does.
+    pub(crate) fn set_parameters(&mut self, now: Timestamp, burst: Burst, fill: Fill) {
+        self.note(now);
+        self.bucket.set_parameters(now, burst, fill);
+        self.note(now);
+    }
+
+    /// Lowers the level, as [`TokenBucket::lower`] does.
+    pub(crate) fn lower(&mut self, now: Timestamp, tokens: f64, since: Timestamp) {
+        self.note(now);
+        self.bucket.lower(now, tokens, since);
     }
 
     /// A call has ended that drew this many tokens: no more of them comes back.
@@ -180,10 +208,8 @@ impl RefundedBucket {
 mod tests {
     use alloc::vec;
     use alloc::vec::Vec;
-    use core::time::Duration;
 
     use super::*;
-    use crate::bucket::{Burst, Fill, Tokens};
 
     fn bucket(burst: f64, fill: f64) -> RefundedBucket {
         let burst = Burst::new(burst).expect("a burst");
@@ -192,10 +218,8 @@ mod tests {
     }
 
     fn draw(bucket: &mut RefundedBucket, now: Timestamp, tokens: f64) -> u64 {
-        let number = bucket.next_draw(now);
-        bucket.draw(now, Tokens::new(tokens).expect("tokens"));
-        bucket.drew(tokens);
-        number
+        let taken = bucket.draw(now, Tokens::new(tokens).expect("tokens"));
+        bucket.count_draw(taken)
     }
 
     fn at(seconds: u64) -> Timestamp {

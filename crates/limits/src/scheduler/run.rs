@@ -301,9 +301,7 @@ impl<T> Scheduler<T> {
                 quotas.amend(now, quota, spent, call.tokens, measured);
             }
             let (counted, settled) = (drawn.service(counted), drawn.service(settled));
-            let (less, more) = (counted.beyond(settled), settled.beyond(counted));
-            self.parking.unserved(budget, call, less, served);
-            self.parking.served_more(budget, call, more, served);
+            self.parking.correct(budget, call, counted, settled, served);
             self.parking.change(budget);
         }
     }
@@ -371,8 +369,9 @@ impl<T> Scheduler<T> {
                 BudgetDraw::Quota { quota, spent } => self.budgets.quotas.give_back(quota, spent),
             }
             let (budget, service) = (drawn.budget(), drawn.service(held.service));
+            let (call, nothing) = (&held.call, TurnAdvance::NONE);
             self.parking
-                .unserved(budget, &held.call, service, held.served);
+                .correct(budget, call, service, nothing, held.served);
             self.parking.change(budget);
         }
     }

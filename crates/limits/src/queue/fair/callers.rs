@@ -236,7 +236,8 @@ impl Callers {
         }
     }
 
-    pub(super) fn unserve(&mut self, caller: Caller, service: u64) {
+    /// A call of a caller that was served used less than was counted.
+    pub(super) fn serve_less(&mut self, caller: Caller, service: u64) {
         let group = self.group(caller);
         if self.place(group).is_err() {
             return;

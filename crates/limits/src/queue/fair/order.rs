@@ -205,24 +205,22 @@ impl FairOrder {
         true
     }
 
-    /// The call that was served with this number was not sent after all. True if its service is taken
-    /// back: these tags had counted it.
-    pub(crate) fn unserve(&mut self, call: &Call, service: TurnAdvance, served: u64) -> bool {
+    /// The call that was served with this number, and whose service `counted` so much, was served `settled`: nothing, if it was
+    /// not sent after all. True if that changes these tags: they had counted it.
+    pub(crate) fn correct(
+        &mut self,
+        call: &Call,
+        counted: TurnAdvance,
+        settled: TurnAdvance,
+        served: u64,
+    ) -> bool {
         match &mut self.tags {
             Some(tags) if tags.served_before < served => {
-                tags.unserve(call, service);
+                tags.serve_less(call, counted.beyond(settled));
+                tags.serve_more(call, settled.beyond(counted));
                 true
             }
             Some(_) | None => false,
-        }
-    }
-
-    /// The call that was served with this number was served more than was counted.
-    pub(crate) fn serve_more(&mut self, call: &Call, service: TurnAdvance, served: u64) {
-        if let Some(tags) = &mut self.tags
-            && tags.served_before < served
-        {
-            tags.serve_more(call, service);
         }
     }
 
@@ -323,14 +321,17 @@ impl Tags {
         self.virtual_time = self.virtual_time.max(passed);
     }
 
-    fn unserve(&mut self, call: &Call, service: TurnAdvance) {
+    fn serve_less(&mut self, call: &Call, service: TurnAdvance) {
         let of = &mut self.classes[call.class.0 as usize];
         let start = of.start.saturating_sub(u128::from(service.class));
         of.start = start.max(of.base);
-        of.callers.unserve(call.caller, service.caller);
+        of.callers.serve_less(call.caller, service.caller);
     }
 
     fn serve_more(&mut self, call: &Call, service: TurnAdvance) {
+        if service == TurnAdvance::NONE {
+            return;
+        }
         let of = &mut self.classes[call.class.0 as usize];
         of.catch_up(self.virtual_time);
         of.start += u128::from(service.class);

@@ -17,6 +17,12 @@ pub(crate) struct TurnAdvance {
 }
 
 impl TurnAdvance {
+    /// No service.
+    pub(crate) const NONE: Self = Self {
+        caller: 0,
+        class: 0,
+    };
+
     /// The service where it is no loss to other classes.
     #[must_use]
     pub(crate) const fn within_its_class(self) -> Self {

@@ -61,7 +61,8 @@ impl Waiting {
     /// The call that was served with this number was not sent after all.
     fn unserve(&mut self, class: Class, caller: Caller, service: TurnAdvance, served: u64) -> bool {
         let call = Call::new("", Timestamp::ZERO).class(class).caller(caller);
-        self.order.unserve(&call, service, served)
+        self.order
+            .correct(&call, service, TurnAdvance::NONE, served)
     }
 
     /// Serves the first one, which has another call.

@@ -94,30 +94,18 @@ impl Parking {
         }
     }
 
-    /// Something that served a call has not after all. Another flow may be first there:
-    /// [`change`](Self::change) has it looked at.
-    pub(crate) fn unserved(
+    /// A call whose service `counted` so much here was served `settled`: nothing, if it was not sent. Another flow may be first
+    /// there: [`change`](Self::change) has it looked at.
+    pub(crate) fn correct(
         &mut self,
         budget: Budget,
         call: &Call,
-        service: TurnAdvance,
+        counted: TurnAdvance,
+        settled: TurnAdvance,
         served: u64,
     ) {
         if let Some(at) = self.at_mut(budget) {
-            at.order.unserve(call, service, served);
-        }
-    }
-
-    /// A call that was served used more than was counted.
-    pub(crate) fn served_more(
-        &mut self,
-        budget: Budget,
-        call: &Call,
-        service: TurnAdvance,
-        served: u64,
-    ) {
-        if let Some(at) = self.at_mut(budget) {
-            at.order.serve_more(call, service, served);
+            at.order.correct(call, counted, settled, served);
         }
     }
 
