@@ -220,6 +220,7 @@ impl<'a> Load<'a> {
                 role: Role::Apart,
                 target: None,
                 foreign: None,
+                place: None,
             };
             let before = Instant::now();
             let asked = self.gate.ask(ask, &record);

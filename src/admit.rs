@@ -34,6 +34,7 @@ mod service_times;
 mod settings;
 mod shadow;
 mod shown;
+mod suspended;
 mod user_work;
 mod waiting;
 
@@ -59,4 +60,5 @@ pub use self::settings::{
     WhenFull, Window,
 };
 pub use self::shown::{CarriedSlots, QueuedCallNow};
+pub use self::suspended::TicketCounts;
 pub use self::waiting::{Admission, QueuePosition, QueuedCall};

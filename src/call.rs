@@ -49,6 +49,7 @@ mod request;
 pub mod sdk;
 pub mod session;
 pub mod steps;
+pub mod ticket;
 mod trace;
 mod wakers;
 mod would;
@@ -83,6 +84,7 @@ pub use self::reply::{
 };
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody};
 pub use self::sdk::{ArrayCall, BackendKind};
+pub use self::ticket::{CallDigest, ClientPatience, TicketMode, TicketRule};
 pub use self::trace::{Trace, TraceId};
 pub use self::wakers::{TaskWakers, WatchedTask};
 pub use self::would::{Would, WouldEnd};
@@ -162,9 +164,45 @@ pub struct Progress {
     admitted: AtomicBool,
     quota: OnceLock<Box<RateLimitStatus>>,
     record: OnceLock<Arc<Record>>,
+    /// The tickets of its listener.
+    tickets: TicketRule,
+    patience: OnceLock<Box<ClientPatience>>,
 }
 
 impl Progress {
+    /// The progress of a call of this listener.
+    #[must_use]
+    pub fn of(listener: &Listener) -> Self {
+        Self::with(TicketRule::of(listener))
+    }
+
+    /// The progress of a call whose client may have a ticket by this rule.
+    #[must_use]
+    pub fn with(tickets: TicketRule) -> Self {
+        Self {
+            tickets,
+            ..Self::default()
+        }
+    }
+
+    /// The tickets of its listener.
+    #[must_use]
+    pub const fn tickets(&self) -> TicketRule {
+        self.tickets
+    }
+
+    /// Notes how long its client waits.
+    pub fn wait_at_most(&self, patience: ClientPatience) {
+        // Set once, at the beginning.
+        let _ = self.patience.set(Box::new(patience));
+    }
+
+    /// How long its client waits; `None` if that is not known.
+    #[must_use]
+    pub fn patience(&self) -> Option<ClientPatience> {
+        self.patience.get().map(|patience| **patience)
+    }
+
     /// The call is past the gate.
     pub fn admit(&self) {
         self.admitted.store(true, Ordering::Relaxed);

@@ -5,6 +5,7 @@
 //! task of their own.
 
 mod handed_over;
+mod patience;
 mod run;
 mod sent_again;
 mod shared_call;
@@ -21,7 +22,7 @@ use crate::admit::{Ask, Claimed, Gate, Waits};
 use crate::call::claim::CostRule;
 use crate::call::{
     Claim, Dialect, Facts, Head, Identity, Message, Observe, Origin, Progress, Reason, Record,
-    Refusal, Rejection, Reply, Request, RequestBody, Serve, TaskWakers, Trace, Tunnel,
+    Refusal, Rejection, Reply, Request, RequestBody, Serve, TaskWakers, TicketMode, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
@@ -183,7 +184,12 @@ impl Pipeline {
         if let Some(named) = &named {
             ask.claimed.cost = named.cost();
         }
-        let (key, observer) = if self.coalescer.is_on() {
+        let may_give_up = progress.tickets().mode != TicketMode::Off && preference.is_none();
+        if may_give_up {
+            self.note_patience(&mut message, &mut ask, progress);
+        }
+        // A client that gives up has a place of its own.
+        let (key, observer) = if self.coalescer.is_on() && progress.patience().is_none() {
             self.read_or_write(&message, &operation)
         } else {
             (None, Arc::clone(&self.observer))
@@ -289,6 +295,7 @@ fn ask(operation: &Operation, origin: &Origin, claim: &Claim, waits: Waits) -> A
         role: operation.role,
         target: None,
         foreign: None,
+        place: None,
     }
 }
 

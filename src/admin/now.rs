@@ -89,6 +89,8 @@ pub struct QueueLevels {
     pub waiting: u64,
     /// Calls that may wait in the queue.
     pub capacity: u64,
+    /// Of the waiting calls, those whose clients have given up for a while, and have tickets.
+    pub suspended: u64,
     /// Of the waiting calls, those at the door of a full queue.
     pub door: u64,
     /// The wait of the oldest.   s

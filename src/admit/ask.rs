@@ -7,7 +7,7 @@ use tidegate_limits::call::{BucketId, Cost, QuotaKey};
 use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
 
 use crate::call::claim::{self, Settling};
-use crate::call::{Claim, Destination, Role};
+use crate::call::{CallDigest, Claim, Destination, Role};
 
 /// Who waits for a call. That decides how long it may wait without other settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub struct Ask {
     pub target: Option<Box<str>>,
     /// Set for a call of another process.
     pub foreign: Option<ForeignAsk>,
+    /// The place that is kept for the call, if its client comes back.
+    pub place: Option<CallDigest>,
 }
 
 /// The part of a question that only calls of another process have.

@@ -18,6 +18,7 @@ use super::ledger::{GateLedger, LedgerPlan, pace_keys};
 use super::lock::GateState;
 use super::settings::AfterCrash;
 use super::{Gate, GateSettings, policy};
+use crate::call::ticket::TicketSecret;
 
 /// A ledger that no process would find yet.
 pub struct NewLedger {
@@ -65,6 +66,8 @@ pub struct CarriedCounts {
     pub calls: usize,
     /// Levels of rate limits.
     pub levels: usize,
+    /// Places in the queue that clients were promised.
+    pub places: usize,
 }
 
 impl Gate {
@@ -188,6 +191,8 @@ impl GateState {
         for (limit, tokens, since) in &carried.paces {
             counts.levels += usize::from(calls.carry_pace(now, limit, *tokens, *since));
         }
+        self.kept_places.secret = TicketSecret(before.secret);
+        counts.places = self.carry_places(&before.places, clock, now);
         let mut holds = VecDeque::new();
         for it in carried.calls {
             let owner = CallOwner::Before(it.hold());
@@ -202,7 +207,7 @@ impl GateState {
     fn plan_ledger(&self, policy: &Policy) -> LedgerPlan {
         let places = self.lanes[Lane::Limited as usize].places().count() as u32;
         let noted = self.ledger.as_ref().map_or(0, |it| it.calls_max());
-        LedgerPlan::of(policy, places.max(noted))
+        LedgerPlan::of(policy, places.max(noted), self.kept_places.secret)
     }
 
     fn keep_ledger(&mut self, new: NewLedger, now: Timestamp) -> PublishLedger {
@@ -210,6 +215,9 @@ impl GateState {
         calls.keep_events();
         let mut ledger = new.ledger;
         ledger.note_all(calls, &self.owners, now);
+        for (digest, place) in self.kept_places.iter() {
+            ledger.keep_place(digest, place);
+        }
         if let Some(before) = &mut self.ledger {
             ledger.keep_times(before);
             before.move_on();

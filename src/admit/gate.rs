@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::RngExt;
 use tidegate_limits::call::Backend;
 use tidegate_limits::scheduler::{Refusal, WaitReport};
-use tidegate_limits::{Call, Class, Hold, Timestamp};
+use tidegate_limits::{Call, Class, Hold, Ticket, Timestamp};
 use tidegate_runtime::Clock;
 
 use super::ask::{Ask, Claimed};
@@ -66,6 +66,14 @@ impl Gate {
         };
         let mut promoted = PromotedRecords::default();
         let submitted = self.lock.change_in(lane, |state, now| {
+            let place = ask.place.take();
+            let place = place.and_then(|digest| state.take_place(digest, lane, now));
+            if let Some(place) = &place {
+                // Its clock goes on.
+                ask.arrived = place.arrived;
+                call.record
+                    .note(|facts| facts.rare_mut().place_of = place.call);
+            }
             let resolved = state.resolve(&mut call, ask, now, &mut promoted);
             let admitted = state.admit_at_once(lane, now, resolved.call);
             // With the answer, if that is there at once.
@@ -81,7 +89,9 @@ impl Gate {
                     Ok(SubmitOutcome::AtOnce(hold, now))
                 }
                 Err(call_resolved) => {
-                    state.queue(&mut call, call_resolved, works_on, now, &mut promoted)
+                    let place = place.map(|place| place.ticket);
+                    let asked = (call_resolved, place);
+                    state.queue(&mut call, asked, works_on, now, &mut promoted)
                 }
             }
         });
@@ -405,13 +415,18 @@ impl GateState {
     fn queue(
         &mut self,
         call: &mut GateCall,
-        resolved: Call,
+        (resolved, place): (Call, Option<Ticket>),
         works_on: Option<Box<str>>,
         now: Timestamp,
         promoted: &mut PromotedRecords,
     ) -> Result<SubmitOutcome, Refusal> {
         let lane = &mut self.lanes[call.lane as usize];
-        let ticket = match lane.submit(now, resolved, WaitingCall::of(call.foreign)) {
+        let waiter = WaitingCall::of(call.foreign);
+        let submitted = match place {
+            Some(place) => lane.resume(now, place, resolved, waiter),
+            None => lane.submit(now, resolved, waiter),
+        };
+        let ticket = match submitted {
             Ok(ticket) => ticket,
             Err((refusal, _)) => {
                 let would =
@@ -427,6 +442,8 @@ impl GateState {
             let work = self.begin_user_work(&call.lock, guest, now, promoted);
             call.promotion = Promotion::UserWork(work);
         }
-        Ok(self.admit_or_queue(ticket, now, call, Attempt::First))
+        // A call that has a place has waited before.
+        let attempt = place.map_or(Attempt::First, |_| Attempt::Again);
+        Ok(self.admit_or_queue(ticket, now, call, attempt))
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
 use tidegate_ledger::{
-    Admission, Boot, CallStage, Layout, Ledger, TooLarge, WindowRegion, level_key,
+    Admission, Boot, CallStage, Layout, Ledger, PromisedPlace, TooLarge, WindowRegion, level_key,
 };
 use tidegate_limits::call::{ANY_FUNCTION, BucketId};
 use tidegate_limits::policy::{Scope, WindowStamp};
@@ -18,8 +18,11 @@ use tidegate_limits::{Call, Limit, Policy, Scheduler, Timestamp};
 use tidegate_mapping::MappedFile;
 use tidegate_runtime::Clock;
 
-use super::decision::CallOwner;
+use super::decision::{CallOwner, Lane};
 use super::service_times::{FunctionTable, KnownFunction};
+use super::suspended::KeptPlace;
+use crate::call::CallDigest;
+use crate::call::ticket::TicketSecret;
 
 /// Most calls at once that a ledger notes, which is as many as there can be workers. While there are more, the next
 /// process finds only that.
@@ -27,6 +30,9 @@ const CALLS_MAX: u32 = 1 << 16;
 
 /// Most buckets whose levels a ledger notes: all that rate limits can have.
 const LEVELS_MAX: u32 = 1 << 10;
+
+/// Most promised places that a ledger notes. Clients of further ones begin anew after a restart.
+const PLACES_MAX: u32 = 1 << 12;
 
 /// The ledger of a gate, and the places of its calls and buckets in it.
 #[derive(Debug)]
@@ -38,10 +44,19 @@ pub struct GateLedger {
     /// By place, the calls that the ledger has.
     calls: Vec<Option<NotedCall>>,
     levels: LevelPlaces,
+    promises: PromiseRows,
     /// The places of running calls for which there is no room.
     beyond: HashSet<u32>,
     /// Empty, for the next events.
     events: Vec<LedgerEvent>,
+}
+
+/// The rows of places in the queue that clients were promised.
+#[derive(Debug, Default)]
+struct PromiseRows {
+    used: HashMap<CallDigest, u32>,
+    /// Rows that were used before.
+    free: Vec<u32>,
 }
 
 /// A call that the ledger has.
@@ -61,6 +76,8 @@ pub struct LedgerPlan {
     stamps: Vec<WindowStamp>,
     /// The paces of the policy, with the keys of their levels, which have the first places.
     paces: Vec<(u32, [u64; 2])>,
+    /// The secret by which places in the queue are found.
+    secret: TicketSecret,
 }
 
 /// The paces of a policy: their places and names, and the keys of their levels. A bucket's name has no space.
@@ -88,10 +105,12 @@ struct LevelPlaces {
 impl LedgerPlan {
     /// The plan for this policy, with room for at least this number of calls: those of a policy before may be more than
     /// this one allows.
-    pub(super) fn of(policy: &Policy, calls: u32) -> Self {
+    pub(super) fn of(policy: &Policy, calls: u32, secret: TicketSecret) -> Self {
+        let places = policy.capacity().min(PLACES_MAX);
         let paces: Vec<_> = pace_keys(policy).map(|(at, _, key)| (at, key)).collect();
         let mut layout = Layout {
             levels: LEVELS_MAX + paces.len() as u32,
+            places,
             ..Layout::default()
         };
         let (mut rings, mut stamps) = (Vec::new(), Vec::new());
@@ -142,6 +161,7 @@ impl LedgerPlan {
             rings,
             stamps,
             paces,
+            secret,
         }
     }
 
@@ -194,7 +214,13 @@ impl GateLedger {
         clock: Clock,
     ) -> Result<Self, TooLarge> {
         Ok(Self {
-            ledger: Ledger::create(memory, &plan.layout, boot, std::process::id())?,
+            ledger: Ledger::create(
+                memory,
+                &plan.layout,
+                boot,
+                std::process::id(),
+                plan.secret.0,
+            )?,
             clock,
             calls: vec![None; plan.layout.calls as usize],
             functions: FunctionTable::new(plan.functions(), FunctionTable::default()),
@@ -203,9 +229,42 @@ impl GateLedger {
                 ..LevelPlaces::default()
             },
             plan,
+            promises: PromiseRows::default(),
             beyond: HashSet::default(),
             events: Vec::new(),
         })
+    }
+
+    /// How long most calls of a function take; 0 if that is not known.   milliseconds
+    pub(super) fn usual_service_ms(&self, function: &str) -> u32 {
+        self.functions.usual_of(function)
+    }
+
+    /// Notes that a client is promised a place.
+    pub(super) fn keep_place(&mut self, digest: CallDigest, place: &KeptPlace) {
+        let rows = &mut self.promises;
+        let used = rows.used.len() as u32;
+        let row = match rows.free.pop() {
+            Some(row) => row,
+            None if used < self.plan.layout.places => used,
+            None => return,
+        };
+        rows.used.insert(digest, row);
+        let promised = PromisedPlace {
+            digest: digest.0,
+            arrived: self.clock.boot_time(place.arrived),
+            until: self.clock.boot_time(place.until),
+            limited: place.lane == Lane::Limited,
+        };
+        self.ledger.promise(row, &promised);
+    }
+
+    /// A promised place is used, or its time is over.
+    pub(super) fn forget_place(&mut self, digest: CallDigest) {
+        if let Some(row) = self.promises.used.remove(&digest) {
+            self.promises.free.push(row);
+            self.ledger.forget_promise(row);
+        }
     }
 
     /// Whether it has the regions of this plan.
@@ -434,6 +493,7 @@ mod tests {
     use super::*;
 
     const BOOT: Boot = Boot([1, 2]);
+    const SECRET: TicketSecret = TicketSecret([3, 4]);
 
     fn policy(at_once: u32) -> Policy {
         let rule = LimitRule {
@@ -498,7 +558,7 @@ mod tests {
     #[test]
     fn while_there_are_more_calls_than_places_the_next_process_finds_only_that() {
         let at_once = CALLS_MAX + 10;
-        let plan = LedgerPlan::of(&policy(at_once), 0);
+        let plan = LedgerPlan::of(&policy(at_once), 0, SECRET);
         assert_eq!(plan.layout.calls, CALLS_MAX);
         let mut noted = Noted::new(plan, at_once);
         let mut holds: Vec<_> = (0..CALLS_MAX).map(|_| noted.begin()).collect();
@@ -517,9 +577,9 @@ mod tests {
 
     #[test]
     fn a_ledger_has_room_for_the_calls_that_a_policy_before_allowed() {
-        let plan = LedgerPlan::of(&policy(2), 5);
+        let plan = LedgerPlan::of(&policy(2), 5, SECRET);
         assert_eq!(plan.layout.calls, 5);
-        let plan = LedgerPlan::of(&policy(7), 5);
+        let plan = LedgerPlan::of(&policy(7), 5, SECRET);
         assert_eq!(plan.layout.calls, 7);
     }
 

@@ -29,6 +29,8 @@ use super::policy;
 use super::promotion::Promotions;
 use super::settings::{ClassDeadline, ClassRule, GateSettings, WhenFull};
 use super::shadow::{CallEnd, ShadowDecision, ShadowId};
+use super::suspended::KeptPlaces;
+use crate::call::ticket::TicketSecret;
 use crate::call::{Destination, Reason, Refusal, Would, claim};
 use crate::telemetry::log;
 
@@ -106,6 +108,8 @@ pub(super) struct GateState {
     pub(super) peer: Option<Box<PeerCalls>>,
     /// The last number that a call got for another process.
     pub(super) peer_ids: u64,
+    /// The places of clients that have given up for a while.
+    pub(super) kept_places: KeptPlaces,
 }
 
 impl GateLock {
@@ -144,6 +148,7 @@ impl GateLock {
             owners: HashMap::default(),
             peer: None,
             peer_ids: 0,
+            kept_places: KeptPlaces::new(TicketSecret::random()),
         };
         Self {
             clock,

@@ -11,6 +11,7 @@ use tidegate_runtime::metric::{Registry, SetLevel, SetTotal};
 
 use super::acts::{BackendControl, BackendControlNow};
 use super::observe::ObservedNow;
+use super::suspended::TicketCounts;
 use crate::call::{Would, WouldEnd};
 use crate::telemetry::calls::NO_LIMIT;
 
@@ -23,6 +24,12 @@ tidegate_runtime::metrics! {
         queue_capacity: Gauge in "calls",
         /// Time since the arrival of the oldest waiting call. It is 0 if no call waits.
         queue_oldest_seconds: Gauge in "s",
+        /// Places in the queue of clients that have given up for a while. They are among the waiting calls.
+        /// See [tickets.md](../how-to/tickets.md).
+        suspended_calls: Gauge in "calls",
+        /// Tickets by what became of them: `given` to refused calls, `used` in time, or `lapsed`. `taken`
+        /// counts refused calls that got none, because the same call of the same caller had a place.
+        tickets_total: Counter(event) in "tickets",
         /// How long a call may wait (`max_wait`). Classes and rate limits
         /// can have deadlines of their own.
         queue_max_wait_seconds: Gauge in "s",
@@ -144,6 +151,8 @@ pub struct GateNow {
     pub outstanding_peak: usize,
     /// Every limit that holds calls.
     pub limits: Vec<(LimitRule, LimitNow)>,
+    /// What became of tickets.
+    pub tickets: TicketCounts,
 }
 
 impl GateMetrics {
@@ -154,6 +163,22 @@ impl GateMetrics {
         self.queue_capacity.show(queue.capacity);
         self.queue_oldest_seconds.show(queue.oldest_waits);
         self.claims_total.reach(queue.claims);
+        self.suspended_calls.show(queue.suspended);
+        let TicketCounts {
+            given,
+            used,
+            lapsed,
+            taken,
+        } = now.tickets;
+        let tickets = [
+            ("given", given),
+            ("used", used),
+            ("lapsed", lapsed),
+            ("taken", taken),
+        ];
+        for (event, count) in tickets {
+            self.tickets_total(event).reach(count);
+        }
         let idle = queue.claims_idle.as_secs_f64();
         self.claims_idle_seconds_total.reach(idle);
         self.outstanding.show(now.outstanding);

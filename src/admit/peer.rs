@@ -125,6 +125,10 @@ impl GateState {
             let mut tickets: Vec<_> = tickets.collect();
             tickets.sort_by_key(|&ticket| scheduler.waiting_call(ticket).map(|it| it.arrived));
             for ticket in tickets {
+                // Its place is in the ledger, and its client comes back to the other process.
+                if scheduler.is_suspended(ticket) {
+                    continue;
+                }
                 let Some(call) = scheduler.waiting_call(ticket) else {
                     continue;
                 };

@@ -74,6 +74,12 @@ impl FunctionTable {
         *known
     }
 
+    /// How long most calls of this function take; 0 if that is not known.   milliseconds
+    pub(super) fn usual_of(&self, function: &str) -> u32 {
+        let known = self.known.get(function);
+        known.map_or(0, |&known| self.usual_ms(known))
+    }
+
     /// A call of this function was answered after this time.
     pub(super) fn add(&mut self, function: KnownFunction, took: Duration) {
         if let Some(times) = function.times {

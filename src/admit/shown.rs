@@ -80,6 +80,7 @@ impl Gate {
             queue: state.calls().queue_now(now),
             outstanding: state.calls().in_flight(),
             outstanding_peak: state.peak,
+            tickets: state.ticket_counts(now),
         })
     }
 

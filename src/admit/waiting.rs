@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tidegate_limits::scheduler::Delays;
 use tidegate_limits::{Class, Hold, Ticket, Timestamp};
+use tidegate_runtime::Clock;
 use tokio::sync::oneshot;
 
 use super::decision::{Decision, Lane, RefusalCause};
@@ -20,7 +21,7 @@ use super::settings::USER;
 use super::shadow::CallEnd;
 use super::user_work::Promotion;
 use crate::call::steps::{ReplayFacts, StepKind};
-use crate::call::{Destination, Facts, Record, Refusal, Would};
+use crate::call::{ClientPatience, Destination, Facts, Record, Refusal, Would};
 
 /// The answer to a call that asks, under the lock.
 pub(super) enum SubmitOutcome {
@@ -254,6 +255,21 @@ impl QueuedCall {
     #[must_use]
     pub fn refusal_now(&self) -> Option<Refusal> {
         self.place()?.refusal_now()
+    }
+
+    /// The clock of the queue; `None` if its turn has come.
+    #[must_use]
+    pub fn clock(&self) -> Option<Clock> {
+        let (call, _) = self.place.as_ref()?;
+        Some(call.lock.clock)
+    }
+
+    /// Refuses the call, and keeps its place for its client. `None` if its turn has come: then it is polled.
+    pub fn suspend(&mut self, patience: &ClientPatience) -> Option<Refusal> {
+        let (call, ticket) = self.place.as_ref()?;
+        let refusal = call.suspend(*ticket, patience)?;
+        self.place = None;
+        Some(refusal)
     }
 }
 

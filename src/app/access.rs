@@ -103,6 +103,7 @@ impl AccessLine<'_> {
             would_reason: would.and_then(Would::reason),
             would_more: would.map(|would| would.ending == WouldEnd::Waits),
             retry_of: rare.retry_of,
+            place_of: rare.place_of,
             trace_id: facts.trace.map(|trace| trace.get().get()),
             arrived_ns: Some(facts.origin.arrived.as_nanos()),
             backend: facts.destination.map(Destination::label),

@@ -457,6 +457,7 @@ fn take_over(
                 departures = counts.departures,
                 calls = counts.calls,
                 levels = counts.levels,
+                places = counts.places,
                 "counts what the process before left"
             );
             return Some((counts, calls));

@@ -117,6 +117,7 @@ impl AppState {
             queue: QueueLevels {
                 waiting: (queue.waiting + queue.at_door) as u64,
                 capacity: u64::from(queue.capacity),
+                suspended: queue.suspended as u64,
                 door: queue.at_door as u64,
                 oldest_seconds: queue.oldest_waits.as_secs_f64(),
                 in_flight: in_flight as u64,

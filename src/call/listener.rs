@@ -7,14 +7,15 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[cfg(feature = "tls")]
 use tokio_rustls::rustls::ServerConfig;
 
 use tidegate_runtime::Causes;
 
-use super::Dialect;
-use crate::options::kind::{choice, flag, name, parsed, pem, text};
+use super::{Dialect, TicketMode};
+use crate::options::kind::{HOUR, SECOND, choice, duration, flag, name, parsed, pem, text};
 use crate::options::shown::quoted;
 use crate::options::tree::ConfigValue;
 use crate::options::{Mistake, ValueKind, options, words};
@@ -70,6 +71,16 @@ options! {
         /// user on an address. "basic" is the name in HTTP Basic authentication; its password is not
         /// checked here. "certificate" is the common name of the client's certificate.
         user_from: UserFrom = choice().or(UserFrom::Peer);
+
+        /// Whether a client that would give up before its turn keeps its place in the queue. Half a second
+        /// before its time-out its call is refused with Retry-After and a Queue-Ticket. "explicit" is for
+        /// clients that send the ticket when they come back. With "implicit", a client that sends the same
+        /// call once more has its place without it. A client names its time-out with Prefer: wait=10, or all
+        /// of this listener have client_timeout.
+        tickets: TicketMode = choice().or(TicketMode::Off).example("\"implicit\"");
+
+        /// After which time the clients of this listener give up, unless they say otherwise. Needs tickets.
+        client_timeout: Option<Duration> = duration(SECOND..=HOUR).optional().example("\"10s\"");
     }
 }
 

@@ -107,6 +107,8 @@ pub struct Facts {
 pub struct RareFacts {
     /// The call whose second send this is, by its id.
     pub retry_of: Option<u64>,
+    /// The call whose place in the queue this one has taken, by its id.
+    pub place_of: Option<u64>,
     /// The final charge, if it was settled.
     pub settled: Option<FinalCharge>,
     /// The call's draws from quotas, unless they were given back.
@@ -135,6 +137,7 @@ impl RareFacts {
 /// The rare facts of most calls.
 static NOTHING: RareFacts = RareFacts {
     retry_of: None,
+    place_of: None,
     settled: None,
     quotas: Vec::new(),
     would: None,

@@ -100,6 +100,8 @@ reasons! {
     ClientLeft: "client_left", 500, REQUEST_TIMEOUT;
     /// The proxy stopped while the call was at the backend.
     DrainTimeout: "drain_timeout", 500, GATEWAY_TIMEOUT;
+    /// The client would give up soon: it comes back, and finds its place in the queue.
+    ComeBack: "come_back", 503, SERVICE_UNAVAILABLE;
 }
 
 impl Reason {
@@ -166,6 +168,8 @@ pub struct Refusal {
     pub retry_after: Option<Duration>,
     /// A sentence for the reader of the answer; ASCII.
     pub detail: Cow<'static, str>,
+    /// The ticket for the call's place in the queue, if that is kept.
+    pub ticket: Option<Box<str>>,
     /// The id of the refused call's access line; `None` until the call is known.
     pub call: Option<u64>,
     /// The form of the answer, if the route of the call has one.
@@ -199,6 +203,7 @@ impl Refusal {
             limit: None,
             retry_after: None,
             detail: detail.into(),
+            ticket: None,
             call: None,
             refused_as: None,
         }

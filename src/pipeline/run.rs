@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::Pipeline;
+use super::patience::ClientTurn;
 use crate::admit::{Admission, Ask, Permit, QueuedCall};
 use crate::call::{Message, Progress, Reason, Record, Refusal};
 use crate::forward::{Forward, UnsentCall};
@@ -29,7 +30,7 @@ pub(super) trait Clients: Sync {
 
 /// A client whose connection the protocol watches.
 impl Clients for Progress {
-    type Turn<'a> = QueuedCall;
+    type Turn<'a> = ClientTurn;
 
     fn admit(&self) {
         Self::admit(self);
@@ -39,8 +40,8 @@ impl Clients for Progress {
         Self::wait(self);
     }
 
-    fn turn(&self, waiting: QueuedCall) -> QueuedCall {
-        waiting
+    fn turn(&self, waiting: QueuedCall) -> ClientTurn {
+        ClientTurn::new(waiting, self)
     }
 }
 

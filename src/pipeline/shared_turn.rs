@@ -199,6 +199,7 @@ impl<'a> QueuePlaces<'a> {
                 role,
                 target,
                 foreign: None,
+                place: None,
             };
             Some((ask, Facts::begun(origin, facts.dialect, label, class, None)))
         })?;

@@ -238,12 +238,12 @@ fn sentence(refusal: &Refusal) -> String {
     errmsg(refusal, refusal.retry_after.map(retry_after_seconds))
 }
 
-/// Whole seconds until it is worth coming back, rounded up and at least 1: the number for
-/// `retryAfter` and for the `Retry-After` header.
+/// Whole seconds until it is worth coming back, rounded up: the number for `retryAfter` and for the
+/// `Retry-After` header. 0 only for a client that has a place, and whose turn is near.
 #[must_use]
 pub fn retry_after_seconds(wait: Duration) -> u64 {
     let begun = u64::from(wait.subsec_nanos() > 0);
-    wait.as_secs().saturating_add(begun).max(1)
+    wait.as_secs().saturating_add(begun)
 }
 
 /// The id of a call as in its access line, which `tidegate explain` takes.

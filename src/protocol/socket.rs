@@ -50,7 +50,7 @@ pub(super) async fn serve<S: Serve>(
         }
         None => return,
     };
-    let progress = Progress::default();
+    let progress = Progress::of(&from.listener);
     let on_eof = OnEof::new(from.listener.cancel_on_eof);
     let reply = {
         // Dropped with this block, so a call that is refused here leaves the queue before its

@@ -20,7 +20,7 @@ pub(super) async fn serve<S: Serve>(
         return;
     };
     let on_eof = OnEof::new(from.listener.cancel_on_eof);
-    let progress = Progress::default();
+    let progress = Progress::of(&from.listener);
     let tunnel = tokio::select! {
         biased;
         tunnel = conversation.serve.tunnel(from.origin, &progress) => tunnel,

@@ -22,6 +22,15 @@ impl Preference {
         headers.contains(PREFER.as_str())
     }
 
+    /// How long the client of a request waits, if it says so with `wait`.
+    #[must_use]
+    pub fn wait_in(headers: &Headers) -> Option<Duration> {
+        let values = headers.get_all(PREFER.as_str());
+        let mut preferences = values.flat_map(items).map(name_and_value);
+        let wait = preferences.find(|(name, _)| name.eq_ignore_ascii_case(b"wait"));
+        wait.and_then(|(_, value)| seconds(value))
+    }
+
     /// Removes `respond-async` and `wait` from a request's headers. The backend gets the other
     /// preferences. `None`, and nothing removed, without `respond-async`.
     ///

@@ -97,6 +97,7 @@ impl Stages {
             role: operation.role,
             target: operation.target.clone(),
             foreign: None,
+            place: None,
             ..asking(&operation.function, operation.destination, origin.arrived)
         };
         let observer = Arc::new(self.seen.clone());

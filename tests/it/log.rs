@@ -211,7 +211,7 @@ fn a_line_in_json_has_these_fields_in_this_order() {
             r#""function":"guest_get_info","class":"polling","userid":"ICIC0001","verdict":"delayed","#,
             r#""reason":null,"limit":"total","caller":"c7","rate_limit":"poller","tokens":2.5,"queue_ms":12.345,"backend_ms":50.100,"#,
             r#""total_ms":62.500,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
-            r#""sent_us":1234567,"started_us":1699999998888889,"limited":true,"quota":null,"shared":false,"handed_over":false,"would_wait_ms":null,"would_limit":null,"would_reason":null,"would_more":null,"retry_of":null,"trace_id":null,"#,
+            r#""sent_us":1234567,"started_us":1699999998888889,"limited":true,"quota":null,"shared":false,"handed_over":false,"would_wait_ms":null,"would_limit":null,"would_reason":null,"would_more":null,"retry_of":null,"place_of":null,"trace_id":null,"#,
             r#""arrived_ns":0,"backend":"socket","outcome":"served"}"#,
             "\n"
         )

@@ -118,6 +118,7 @@ mod support;
 #[path = "../lab/top/terminal.rs"]
 mod terminal;
 mod threads;
+mod tickets;
 mod time_of_day;
 mod tls;
 mod tunnel;

@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate::admin::{QuotaStoreState, QuotasState};
 use tidegate::admit::metrics::GateNow;
-use tidegate::admit::{BackendControl, BackendControlNow, ObservedNow};
+use tidegate::admit::{BackendControl, BackendControlNow, ObservedNow, TicketCounts};
 use tidegate::app::metrics::{Metrics, ShareNow};
 use tidegate::call::{Would, WouldEnd};
 use tidegate::callers::metrics::{Charge, LimiterNow};
@@ -57,6 +57,12 @@ fn exercised() -> Metrics {
         outstanding: 7,
         outstanding_peak: 9,
         limits: vec![window("total"), window("guest_list")],
+        tickets: TicketCounts {
+            given: 4,
+            used: 2,
+            lapsed: 1,
+            taken: 3,
+        },
     };
     metrics.admit.mirror(&gate, Some(10));
     let max_wait = metrics.admit.queue_max_wait_seconds();
@@ -396,6 +402,7 @@ fn a_limit_that_a_reload_removed_leaves_no_series_behind() {
         outstanding: 0,
         outstanding_peak: 0,
         limits: vec![window("total")],
+        tickets: TicketCounts::default(),
     };
     metrics.admit.mirror(&gate, None);
     let text = text(&metrics);

@@ -343,6 +343,7 @@ pub(crate) fn asking(function: &str, destination: Destination, arrived: Timestam
         role: Role::Apart,
         target: None,
         foreign: None,
+        place: None,
     }
 }
 

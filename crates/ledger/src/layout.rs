@@ -4,9 +4,11 @@
 //! |---|---|
 //! | head | magic and version, boot (2), words in all, bytes of the directory, pid of the owner, seal |
 //! | directory | the layout as text, so that the next process knows what the regions mean; its seal |
-//! | live | how many calls and how many levels are in use |
+//! | live | how many calls, levels and places are in use |
+//! | secret | the secret by which places are found (2), its seal |
 //! | calls | six words for each |
 //! | levels | five words for each |
+//! | places | six words for each |
 //! | rings | for each window: its next entry, then two words for each departure |
 
 use std::fmt;
@@ -16,16 +18,19 @@ use std::ops::Range;
 pub(crate) const HEAD: usize = 7;
 
 /// The first word of a ledger: a name and the version of this layout.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"TGledg\0\x04");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"TGledg\0\x05");
 
 /// The first word while more happens than the ledger has room for.
-pub(crate) const EXCEEDED: u64 = u64::from_be_bytes(*b"TGmore\0\x04");
+pub(crate) const EXCEEDED: u64 = u64::from_be_bytes(*b"TGmore\0\x05");
 
 /// The first word once another ledger has everything.
-pub(crate) const MOVED: u64 = u64::from_be_bytes(*b"TGnext\0\x04");
+pub(crate) const MOVED: u64 = u64::from_be_bytes(*b"TGnext\0\x05");
 
 pub(crate) const CALL_WORDS: usize = 6;
 pub(crate) const LEVEL_WORDS: usize = 5;
+pub(crate) const PLACE_WORDS: usize = 6;
+/// The secret and its seal.
+pub(crate) const SECRET_WORDS: usize = 3;
 pub(crate) const DEPARTURE_WORDS: usize = 2;
 
 /// Most entries of a ring. A window with a larger maximum merges departures that are closer than this part of its
@@ -66,6 +71,8 @@ pub struct Layout {
     pub calls: u32,
     /// Most token buckets.
     pub levels: u32,
+    /// Most places in the queue that are promised to clients that come back.
+    pub places: u32,
 }
 
 /// A layout that no ledger has.
@@ -96,8 +103,10 @@ impl std::error::Error for TooLarge {}
 pub(crate) struct Regions {
     pub(crate) directory: Range<usize>,
     pub(crate) live: usize,
+    pub(crate) secret: usize,
     pub(crate) calls: usize,
     pub(crate) levels: usize,
+    pub(crate) places: usize,
     /// The word with the next entry of each ring; its entries follow.
     pub(crate) rings: Vec<usize>,
     /// Words in all.
@@ -144,9 +153,11 @@ impl Layout {
         // The seal follows the text.
         let directory = HEAD..HEAD + directory.div_ceil(8) + 1;
         let live = directory.end;
-        let calls = live + 2;
+        let secret = live + 3;
+        let calls = secret + SECRET_WORDS;
         let levels = calls + self.calls as usize * CALL_WORDS;
-        let mut end = levels + self.levels as usize * LEVEL_WORDS;
+        let places = levels + self.levels as usize * LEVEL_WORDS;
+        let mut end = places + self.places as usize * PLACE_WORDS;
         let mut rings = Vec::with_capacity(self.windows.len());
         for window in &self.windows {
             rings.push(end);
@@ -155,8 +166,10 @@ impl Layout {
         Regions {
             directory,
             live,
+            secret,
             calls,
             levels,
+            places,
             rings,
             end,
         }
@@ -167,6 +180,7 @@ impl Layout {
         let mut bytes = Vec::new();
         bytes.extend(self.calls.to_be_bytes());
         bytes.extend(self.levels.to_be_bytes());
+        bytes.extend(self.places.to_be_bytes());
         let count = |bytes: &mut Vec<u8>, many: usize| bytes.extend((many as u16).to_be_bytes());
         let name = |bytes: &mut Vec<u8>, name: &str| {
             bytes.push(name.len() as u8);
@@ -188,7 +202,7 @@ impl Layout {
     /// The layout in these bytes; `None` if they are none, or more than one.
     pub(crate) fn of_directory(bytes: &[u8]) -> Option<Self> {
         let mut left = Bytes(bytes);
-        let (calls, levels) = (left.u32()?, left.u32()?);
+        let (calls, levels, places) = (left.u32()?, left.u32()?, left.u32()?);
         let functions = left.names()?;
         let classes = left.names()?;
         let windows = (0..left.u16()?)
@@ -206,6 +220,7 @@ impl Layout {
             classes,
             calls,
             levels,
+            places,
         };
         left.0.is_empty().then_some(layout)
     }
@@ -264,6 +279,7 @@ mod tests {
             classes: vec!["".into()],
             calls: 3,
             levels: 2,
+            places: 4,
         }
     }
 

@@ -1,7 +1,8 @@
 //! A ledger holds what a limiter must not forget when its process dies.
 //!
 //! Three kinds of state would give a backend more than its limits allow if a new process began without them: the
-//! departures that still count in a window, the calls that are still at the backend, and the levels of token buckets.
+//! departures that still count in a window, the calls that are still at the backend, and the levels of token buckets. A
+//! fourth kind would cost clients their turns: the places in the queue that they were promised.
 //! A [`Ledger`] keeps them in 64-bit words of a [`Memory`], which the product maps from a file. Killing a process does
 //! not undo its stores, so the next process finds every store that came before the kill. No system call is needed.
 //!
@@ -34,7 +35,9 @@ mod seal;
 mod write;
 
 pub use layout::{Boot, Layout, NAME_BYTES_MAX, TooLarge, WindowRegion};
-pub use read::{CallAtBackend, Carryover, Departure, LevelRecord, Void, WindowDepartures, read};
+pub use read::{
+    CallAtBackend, Carryover, Departure, LevelRecord, PromisedPlace, Void, WindowDepartures, read,
+};
 pub use record::{CallStage, level_key};
 pub use rows::{PastRows, Row, RowLedger, read_rows};
 pub use write::{Admission, Ledger, Memory};

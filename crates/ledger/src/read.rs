@@ -6,7 +6,8 @@ use std::fmt;
 use std::num::NonZeroU64;
 
 use crate::layout::{
-    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, MOVED, Regions,
+    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, MOVED,
+    PLACE_WORDS, Regions, SECRET_WORDS,
 };
 use crate::record::{CallStage, FULL, sealed_cost};
 use crate::seal::{RecordKind, of_half_sealed, seal, seal_call};
@@ -20,6 +21,10 @@ pub struct Carryover {
     pub calls: Vec<CallAtBackend>,
     /// The levels of token buckets.
     pub levels: Vec<LevelRecord>,
+    /// The places in the queue that clients were promised.
+    pub places: Vec<PromisedPlace>,
+    /// The secret by which places are found.
+    pub secret: [u64; 2],
     /// The process that wrote it.
     pub pid: u32,
 }
@@ -74,6 +79,26 @@ pub struct LevelRecord {
     pub tokens: f64,
     /// Nanoseconds.
     pub at: u64,
+}
+
+/// A place in the queue that a client was promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromisedPlace {
+    /// The digest of the client's call.
+    pub digest: [u64; 2],
+    /// When the client came first.   nanoseconds
+    pub arrived: u64,
+    /// Until when the place is kept.   nanoseconds
+    pub until: u64,
+    /// Whether the call meets limits.
+    pub limited: bool,
+}
+
+impl PromisedPlace {
+    pub(crate) fn words(&self) -> [u64; PLACE_WORDS - 1] {
+        let [high, low] = self.digest;
+        [high, low, self.arrived, self.until, self.limited.into()]
+    }
 }
 
 /// Why a ledger says nothing. The reader then takes everything for used, or for unused, as its operator wants.
@@ -179,6 +204,8 @@ impl<'a> LedgerReader<'a> {
             windows: windows.collect::<Option<_>>()?,
             calls: self.calls(now)?,
             levels: self.levels(now)?,
+            places: self.places(now)?,
+            secret: self.secret()?,
             pid,
         })
     }
@@ -269,7 +296,37 @@ impl<'a> LedgerReader<'a> {
         (levels.len() as u64 == u64::from(live)).then_some(levels)
     }
 
-    /// The number of records in use: calls, or levels.
+    fn places(&self, now: u64) -> Option<Vec<PromisedPlace>> {
+        let live = self.live(2)?;
+        let mut places = Vec::new();
+        for place in 0..self.layout.places {
+            let at = self.regions.places + place as usize * PLACE_WORDS;
+            let record = &self.words[at..at + PLACE_WORDS];
+            let (words, found) = (&record[..PLACE_WORDS - 1], record[PLACE_WORDS - 1]);
+            if found == 0 {
+                continue;
+            }
+            if seal(RecordKind::Place, u64::from(place), words) != found {
+                return None;
+            }
+            places.push(PromisedPlace {
+                digest: [words[0], words[1]],
+                arrived: words[2].min(now),
+                until: words[3],
+                limited: words[4] != 0,
+            });
+        }
+        (places.len() as u64 == u64::from(live)).then_some(places)
+    }
+
+    /// The secret by which places are found.
+    fn secret(&self) -> Option<[u64; 2]> {
+        let words = &self.words[self.regions.secret..][..SECRET_WORDS];
+        let secret = [words[0], words[1]];
+        (seal(RecordKind::Secret, 0, &secret) == words[2]).then_some(secret)
+    }
+
+    /// The number of records in use: calls, levels, or places.
     fn live(&self, which: usize) -> Option<u32> {
         let at = self.regions.live + which;
         of_half_sealed(RecordKind::Live, at as u64, self.words[at])

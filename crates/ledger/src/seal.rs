@@ -13,6 +13,9 @@ pub(crate) enum RecordKind {
     Ring = 4,
     Departure = 5,
     Level = 6,
+    /// A place in the queue that is promised.
+    Place = 17,
+    Secret = 18,
     /// A row of a ledger of rows.
     Row = 16,
     /// A call that was admitted; two more kinds follow for its later stages.

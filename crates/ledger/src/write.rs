@@ -5,10 +5,10 @@
 use std::num::NonZeroU64;
 
 use crate::layout::{
-    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, MOVED, Regions,
-    TooLarge,
+    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, MOVED,
+    PLACE_WORDS, Regions, TooLarge,
 };
-use crate::read::{CallAtBackend, Carryover};
+use crate::read::{CallAtBackend, Carryover, PromisedPlace};
 use crate::record::{CallStage, FULL, sealed_cost};
 use crate::seal::{RecordKind, seal, seal_call, with_half_seal};
 
@@ -53,6 +53,7 @@ pub struct Ledger<M> {
     regions: Regions,
     calls: Live,
     levels: Live,
+    places: Live,
     rings: Vec<DepartureRing>,
 }
 
@@ -78,14 +79,20 @@ struct DepartureRing {
 }
 
 impl<M: Memory> Ledger<M> {
-    /// Begins a ledger in this memory, whatever was there before.
+    /// Begins a ledger in this memory, whatever was there before. By the secret, the next process finds promised places.
     ///
     /// # Errors
     /// If no ledger has this layout.
     ///
     /// # Panics
     /// If the memory has fewer words than [`Layout::words`].
-    pub fn create(memory: M, layout: &Layout, boot: Boot, pid: u32) -> Result<Self, TooLarge> {
+    pub fn create(
+        memory: M,
+        layout: &Layout,
+        boot: Boot,
+        pid: u32,
+        secret: [u64; 2],
+    ) -> Result<Self, TooLarge> {
         let words = layout.words()?;
         assert!(
             words <= memory.words(),
@@ -119,12 +126,19 @@ impl<M: Memory> Ledger<M> {
         let ledger = Self {
             calls: live(regions.live, layout.calls),
             levels: live(regions.live + 1, layout.levels),
+            places: live(regions.live + 2, layout.places),
             rings: layout.windows.iter().map(ring).collect(),
             memory,
             regions,
         };
         ledger.store_live(&ledger.calls);
         ledger.store_live(&ledger.levels);
+        ledger.store_live(&ledger.places);
+        let at = ledger.regions.secret;
+        ledger.memory.store(at, secret[0]);
+        ledger.memory.store(at + 1, secret[1]);
+        let sealed = seal(RecordKind::Secret, 0, &secret);
+        ledger.memory.store(at + 2, sealed);
         (0..ledger.rings.len()).for_each(|window| ledger.store_ring(window));
         let head = [
             MAGIC,
@@ -250,6 +264,39 @@ impl<M: Memory> Ledger<M> {
         self.memory.store(base + LEVEL_WORDS - 1, 0);
         self.levels.count -= 1;
         self.store_live(&self.levels);
+    }
+
+    /// Notes that a client is promised a place, in this place of the ledger.
+    ///
+    /// # Panics
+    /// If the layout has no such place.
+    pub fn promise(&mut self, place: u32, promised: &PromisedPlace) {
+        assert!(place < self.places.most, "a place of the layout");
+        let base = self.place_at(place);
+        let is_new = self.memory.load(base + PLACE_WORDS - 1) == 0;
+        let words = promised.words();
+        for (index, &word) in words.iter().enumerate() {
+            self.memory.store(base + index, word);
+        }
+        self.memory.store(
+            base + PLACE_WORDS - 1,
+            seal(RecordKind::Place, u64::from(place), &words),
+        );
+        if is_new {
+            self.places.count += 1;
+            self.store_live(&self.places);
+        }
+    }
+
+    /// The client of this place has come back, or has not come in time.
+    pub fn forget_promise(&mut self, place: u32) {
+        self.memory.store(self.place_at(place) + PLACE_WORDS - 1, 0);
+        self.places.count -= 1;
+        self.store_live(&self.places);
+    }
+
+    fn place_at(&self, place: u32) -> usize {
+        self.regions.places + place as usize * PLACE_WORDS
     }
 
     /// Takes over the departures of the windows that have the same name in both. Calls and levels are noted by the

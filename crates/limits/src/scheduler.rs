@@ -39,6 +39,7 @@ mod snapshot;
 mod state;
 mod submit;
 mod supplied;
+mod suspend;
 mod waited;
 
 pub use bucket::{

@@ -54,6 +54,7 @@ fields! {
     would_reason: Text, 0, "why it would have been refused";
     would_more: Flag, 0, "whether the call ended before they would have decided";
     retry_of: CallId, 0, "the `id` of the call whose second send this is (`backend.retry_reads`); each send has a line of its own";
+    place_of: CallId, 0, "the `id` of the refused call (`come_back`) whose place in the queue this call has taken";
     trace_id: TraceText, 0, "the trace id of the request's `traceparent` (W3C Trace Context), if that header is well formed. The header is passed on unchanged in any case";
     arrived_ns: Nanos, 0, "when the clock of the call started: with the last byte of its request";
     backend: Text, 0, "`socket`, `http` or `tcp`; `null` if the call never asked for a turn";

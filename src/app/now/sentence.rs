@@ -104,6 +104,7 @@ mod tests {
 
     fn queue(waiting: usize) -> QueueNow {
         QueueNow {
+            suspended: 0,
             waiting,
             oldest_waits: Duration::from_millis(4_120),
             functions: vec![FunctionNow {

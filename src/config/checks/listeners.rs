@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::admin::needs_token;
 use crate::call::listener::{ClientAuth, ProxyProtocol, UNIX_MODE};
-use crate::call::{Bind, Protocol, UserFrom};
+use crate::call::{Bind, Protocol, TicketMode, UserFrom};
 use crate::options::{ConfigPlace, LocatedKey, Notes};
 
 use super::super::sections::{Listen, Sections};
@@ -35,6 +35,7 @@ pub(super) fn check(all: &Sections, notes: &Notes) {
         unix_mode(listener, notes);
         tls(listener, notes);
         user_from(listener, notes);
+        tickets(listener, notes);
         proxies_are_trusted(all, listener, notes);
     }
 }
@@ -127,6 +128,28 @@ fn user_from(Listen { listen, tls, .. }: &Listen, notes: &Notes) {
         let cause = "no user is ever named here: only HTTP has Basic authentication";
         let cure = "leave it out, or write protocol = \"http\"";
         notes.warn(&listen.user_from, cause, cure);
+    }
+}
+
+fn tickets(Listen { listen, .. }: &Listen, notes: &Notes) {
+    let (Some(&tickets), Some(&protocol)) = (listen.tickets.meant(), listen.protocol.meant())
+    else {
+        return;
+    };
+    if tickets == TicketMode::Off && listen.client_timeout.value.is_some() {
+        let cause = "a client that gives up finds no place again, because tickets are off";
+        let cure = "add tickets = \"implicit\" to the listener, or leave client_timeout out";
+        notes.error(&listen.client_timeout, cause, cure);
+    }
+    if tickets != TicketMode::Off && protocol == Protocol::Tcp {
+        let cause = "a call of a tcp listener cannot be told from another one, so it has no ticket";
+        let cure = "leave it out, or write protocol = \"http\"";
+        notes.error(&listen.tickets, cause, cure);
+    }
+    if tickets == TicketMode::Explicit && protocol == Protocol::Socket {
+        let cause = "no client of the socket protocol can send a ticket";
+        let cure = "write tickets = \"implicit\", or leave it out";
+        notes.error(&listen.tickets, cause, cure);
     }
 }
 

@@ -4,6 +4,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 
 use super::super::dialect;
+use crate::call::ticket::QUEUE_TICKET;
 use crate::call::{BackendKind, RateLimitStatus, Refusal, Reply, ReplyBody, ReplyHead, sdk};
 
 // As in draft-ietf-httpapi-ratelimit-headers-05 and before, which is what clients read: later
@@ -78,6 +79,10 @@ pub fn refused_with(
     if let Some(after) = refusal.retry_after {
         let seconds = HeaderValue::from(dialect::retry_after_seconds(after));
         response.headers_mut().insert(header::RETRY_AFTER, seconds);
+    }
+    if let Some(ticket) = &refusal.ticket {
+        let ticket = HeaderValue::from_str(ticket).expect("a ticket is in base64");
+        response.headers_mut().insert(QUEUE_TICKET, ticket);
     }
     if let Some(id) = refusal.call {
         tell_call(id, &mut response);

@@ -22,7 +22,7 @@ use super::respond::{HttpAnswer, ReplyForm, WriteError, WriteProgress};
 use super::upload::Upload;
 use crate::call::{
     self, Dialect, Head, HttpCall, Identity, Message, Origin, PinnedConnection, Progress, Refusal,
-    Rejection, RequestBody, Serve, Tunnel,
+    Rejection, RequestBody, Serve, TicketRule, Tunnel,
 };
 
 /// Serves the calls of a connection that has sent these bytes.
@@ -40,11 +40,13 @@ pub(super) fn serve<S: Serve>(
         &conversation.settings,
     );
     let cancel_on_eof = from.listener.cancel_on_eof;
+    let tickets = TicketRule::of(&from.listener);
     let mut connection = HttpConnection {
         socket: ClientSocket::new(stream, cancel_on_eof, &conversation.settings),
         reader: RequestReader::new(bytes, came),
         pinned: None,
         identities,
+        tickets,
         conversation: Arc::clone(&conversation),
     };
     // Made before, so that the future has room for the connection and not also for its parts: 10,000 of them may be
@@ -97,6 +99,7 @@ pub(super) struct HttpConnection<S> {
     /// The backend connection that this client has logged in.
     pinned: Option<PinnedConnection>,
     identities: Identities,
+    tickets: TicketRule,
     conversation: Arc<Conversation<S>>,
 }
 
@@ -152,7 +155,7 @@ impl<S: Serve> HttpConnection<S> {
         let identity = self.identities.of(&call.head);
         if self.has_left_before() {
             // Recorded as aborted, and never sent.
-            let progress = Progress::default();
+            let progress = Progress::with(self.tickets);
             let request = self.request(identity, call);
             drop(self.conversation.serve.serve(request, &progress));
             return None;
@@ -209,7 +212,7 @@ impl<S: Serve> HttpConnection<S> {
     ) -> impl Future<Output = ConnectionStep> + Send {
         async move {
             yield_once().await;
-            let progress = Progress::default();
+            let progress = Progress::with(self.tickets);
             let on_eof = self.socket.on_eof;
             let mut interim = Vec::new();
             let mut answer = {

@@ -43,6 +43,8 @@ protocol = "auto"
 cancel_on_eof = true
 proxy_protocol = "off"
 user_from = "peer"
+tickets = "explicit"
+client_timeout = "1h"
 class_header = false
 [listen.tls]
 cert = "{files}/tls.crt"
@@ -236,6 +238,16 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "listen.user_from",
         "user_from = \"peer\"",
         "user_from = \"basic\"",
+    ),
+    (
+        "listen.tickets",
+        "tickets = \"explicit\"",
+        "tickets = \"implicit\"",
+    ),
+    (
+        "listen.client_timeout",
+        "client_timeout = \"1h\"",
+        "client_timeout = \"50m\"",
     ),
     (
         "listen.protocol",

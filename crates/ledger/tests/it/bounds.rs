@@ -31,7 +31,7 @@ fn a_window_with_more_departures_than_entries_counts_at_least_those_that_count()
             ..layout()
         };
         let memory = Recorded::new(layout.words().expect("it is small"));
-        let mut ledger = Ledger::create(&memory, &layout, BOOT, 7).expect("it is small");
+        let mut ledger = Ledger::create(&memory, &layout, BOOT, 7, [11, 12]).expect("it is small");
         let (mut numbers, mut now) = (Numbers(u64::from(max)), 0);
         let mut truth = Vec::new();
         // As dense as the window allows, for three lengths.

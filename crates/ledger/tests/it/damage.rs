@@ -1,6 +1,6 @@
 //! Damaged files. Each is void, or says the same as before the damage.
 
-use tidegate_ledger::{CallStage, read};
+use tidegate_ledger::{CallStage, PromisedPlace, read};
 
 use crate::recorded::{BOOT, Numbers, Recorded, begun, call, layout};
 
@@ -16,6 +16,13 @@ fn filled() -> Vec<u8> {
     ledger.admit(3, &call(960));
     ledger.advance(3, CallStage::Sent);
     ledger.set_level(1, [5, 6], -2.5, 970);
+    let promised = PromisedPlace {
+        digest: [7, 8],
+        arrived: 980,
+        until: 1_500,
+        limited: true,
+    };
+    ledger.promise(1, &promised);
     memory.bytes()
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-use tidegate_ledger::{Admission, CallStage, Carryover, Ledger, Void, read};
+use tidegate_ledger::{Admission, CallStage, Carryover, Ledger, PromisedPlace, Void, read};
 
 use crate::recorded::{BOOT, Numbers, Recorded, begun, bytes, call, layout};
 
@@ -16,6 +16,7 @@ struct Truth {
     /// The moments of all departures by window.
     departures: [Vec<u64>; 2],
     levels: BTreeMap<u32, (f64, u64)>,
+    places: BTreeMap<u32, PromisedPlace>,
 }
 
 const LENGTHS: [u64; 2] = [1000, 4_096_000];
@@ -26,7 +27,7 @@ impl Truth {
     fn step(&mut self, ledger: &mut Ledger<&Recorded>, numbers: &mut Numbers) {
         self.now += numbers.below(400);
         let place = numbers.below(4) as u32;
-        match (numbers.below(6), self.calls.get(&place).copied()) {
+        match (numbers.below(8), self.calls.get(&place).copied()) {
             (0 | 1, None) => {
                 // A window of five: the scheduler admits no more.
                 let counts = self.departures[0].iter();
@@ -66,6 +67,19 @@ impl Truth {
                     self.now,
                 );
                 self.levels.insert(place.min(2), (tokens, self.now));
+            }
+            (6, _) => {
+                let promised = PromisedPlace {
+                    digest: [numbers.next(), numbers.next()],
+                    arrived: self.now,
+                    until: self.now + 500,
+                    limited: numbers.below(2) == 0,
+                };
+                ledger.promise(place % 2, &promised);
+                self.places.insert(place % 2, promised);
+            }
+            (7, _) if self.places.remove(&(place % 2)).is_some() => {
+                ledger.forget_promise(place % 2);
             }
             _ => {}
         }
@@ -118,6 +132,9 @@ fn after_whole_steps_the_next_process_finds_exactly_what_was() {
             );
             let levels = carried.levels.iter().map(|it| (it.tokens, it.at));
             assert!(levels.eq(truth.levels.values().copied()), "seed {seed}");
+            let places = carried.places.iter();
+            assert!(places.eq(truth.places.values()), "seed {seed}");
+            assert_eq!(carried.secret, [11, 12]);
         }
     }
 }
@@ -222,7 +239,7 @@ fn departures_and_calls_move_into_the_ledger_of_another_layout() {
     wider.windows[1].max = 50;
     wider.calls = 90;
     let next = Recorded::new(wider.words().expect("it is small"));
-    let mut ledger = Ledger::create(&next, &wider, BOOT, 8).expect("it is small");
+    let mut ledger = Ledger::create(&next, &wider, BOOT, 8, [11, 12]).expect("it is small");
     ledger.carry_departures(&wider, &carried);
     let call = &carried.calls[0];
     ledger.admit(80, &call.admission(0, 0));

@@ -43,7 +43,7 @@ impl Memory for &Recorded {
     }
 }
 
-/// Two windows, two functions, one class, four calls, three levels.
+/// Two windows, two functions, one class, four calls, three levels, two places.
 pub(crate) fn layout() -> Layout {
     let window = |name: &str, max, length| WindowRegion {
         name: name.into(),
@@ -56,11 +56,12 @@ pub(crate) fn layout() -> Layout {
         classes: vec!["default".into()],
         calls: 4,
         levels: 3,
+        places: 2,
     }
 }
 
 pub(crate) fn begun(memory: &Recorded) -> Ledger<&Recorded> {
-    Ledger::create(memory, &layout(), BOOT, 7).expect("it is small")
+    Ledger::create(memory, &layout(), BOOT, 7, [11, 12]).expect("it is small")
 }
 
 pub(crate) fn call(at: u64) -> Admission {

@@ -126,6 +126,7 @@ impl<T> CallQueue<T> {
         let new = match place {
             WaitPlace::Flow(flow) => self.flows[flow as usize].insert((arrival, key)),
             WaitPlace::Aside(until) => self.asides.insert((until, arrival, key)),
+            WaitPlace::Passed => true,
         };
         debug_assert!(new, "a call waits in one place");
     }
@@ -134,6 +135,7 @@ impl<T> CallQueue<T> {
         let found = match place {
             WaitPlace::Flow(flow) => self.flows[flow as usize].remove(&(arrival, key)),
             WaitPlace::Aside(until) => self.asides.remove(&(until, arrival, key)),
+            WaitPlace::Passed => true,
         };
         debug_assert!(found, "a waiting call is where its place says");
     }

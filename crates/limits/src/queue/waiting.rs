@@ -19,6 +19,8 @@ pub(crate) struct QueuedCall<T> {
     /// The order of arrival among the calls of a flow: the lowest number goes first.
     pub(crate) arrival: u64,
     pub(crate) place: WaitPlace,
+    /// Its client has given up for a while, so it does not run. Its deadline is the end of that.
+    pub(crate) is_suspended: bool,
     /// The budget that had the call set aside last.
     pub(crate) held_by: Option<Budget>,
     /// Times it was set aside.
@@ -57,6 +59,8 @@ impl BudgetSet {
 pub(crate) enum WaitPlace {
     Flow(FlowId),
     Aside(Timestamp),
+    /// Nowhere: its turn came while it was suspended.
+    Passed,
 }
 
 /// The calls that wait for a limit, bucket or quota, and the sum of their draws.

@@ -127,7 +127,9 @@ impl<T> Scheduler<T> {
                 self.refresh_head(from);
                 self.refresh_head(to);
             }
-            place @ WaitPlace::Aside(_) => self.queue.relocate(key, place, arrival),
+            place @ (WaitPlace::Aside(_) | WaitPlace::Passed) => {
+                self.queue.relocate(key, place, arrival);
+            }
         }
     }
 

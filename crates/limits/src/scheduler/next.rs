@@ -120,6 +120,10 @@ impl<T> Scheduler<T> {
         while let Some(candidate) = self.next_candidate() {
             let Candidate { flow, key, .. } = candidate;
             let (budget, verdict) = match self.ask(now, candidate) {
+                TurnCheck::Run if self.queue.calls[key].is_suspended => {
+                    self.pass_suspended(now, flow, key);
+                    continue;
+                }
                 TurnCheck::Run => return Some(self.run(now, candidate)),
                 TurnCheck::Barred(budget, Verdict::Never) => {
                     return Some(self.expire(now, key, RefusalReason::NeverPossible, Some(budget)));

@@ -163,7 +163,12 @@ impl<T> Scheduler<T> {
             waiting.meets.set = budgets.set_of(call);
             waiting.held_by = waiting.held_by.and_then(|budget| heir(before, budget));
             budgets.count(waiting);
-            if in_turn || matches!(place, WaitPlace::Flow(_)) {
+            let joins = match place {
+                WaitPlace::Flow(_) => true,
+                WaitPlace::Aside(_) => in_turn,
+                WaitPlace::Passed => false,
+            };
+            if joins {
                 let flow = parking.flow(FlowKey::of(&waiting.call, &waiting.meets));
                 waiting.place = WaitPlace::Flow(flow);
                 if let WaitPlace::Flow(from) = place

@@ -48,6 +48,8 @@ pub struct QueueNow {
     pub waiting: usize,
     /// Calls at the door: what waits above the capacity.
     pub at_door: usize,
+    /// Of those that wait, the suspended calls.
+    pub suspended: usize,
     /// Calls that may wait in the queue.
     pub capacity: u32,
     /// Arrival of the call that came first.
@@ -141,6 +143,7 @@ impl<T> Scheduler<T> {
     pub fn queue_now(&self, now: Timestamp) -> QueueNow {
         let mut functions = BTreeMap::new();
         let mut oldest = None;
+        let mut suspended = 0;
         let shares = self.policy.classes().iter();
         let mut classes: Vec<_> = shares
             .map(|share| ClassNow {
@@ -152,9 +155,10 @@ impl<T> Scheduler<T> {
             let arrived = waiting.call.arrived;
             classes[waiting.call.class.0 as usize].waiting += 1;
             oldest = Some(oldest.map_or(arrived, |oldest: Timestamp| oldest.min(arrived)));
+            suspended += usize::from(waiting.is_suspended);
             let held_by = match waiting.place {
                 WaitPlace::Flow(flow) => self.parking.parked_at(flow).or(waiting.held_by),
-                WaitPlace::Aside(_) => waiting.held_by,
+                WaitPlace::Aside(_) | WaitPlace::Passed => waiting.held_by,
             };
             let key = (waiting.call.function.clone(), waiting.call.class, held_by);
             *functions.entry(key).or_insert(0) += 1;
@@ -165,6 +169,7 @@ impl<T> Scheduler<T> {
             claims_idle,
             waiting: self.waiting(),
             at_door: self.at_door(),
+            suspended,
             capacity: self.policy.capacity(),
             oldest,
             oldest_waits: oldest.map_or(Duration::ZERO, |arrived| now.since(arrived)),

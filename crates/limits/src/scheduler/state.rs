@@ -195,7 +195,7 @@ impl<T> Scheduler<T> {
     pub(super) fn held_by(&self, waiting: &QueuedCall<T>) -> Option<Budget> {
         match waiting.place {
             WaitPlace::Flow(flow) => waiting.held_by.or(self.parking.parked_at(flow)),
-            WaitPlace::Aside(_) => waiting.held_by,
+            WaitPlace::Aside(_) | WaitPlace::Passed => waiting.held_by,
         }
     }
 }

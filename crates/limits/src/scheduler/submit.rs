@@ -33,10 +33,25 @@ impl<T> Scheduler<T> {
     pub fn submit(
         &mut self,
         now: Timestamp,
-        mut call: Call,
+        call: Call,
         payload: T,
     ) -> Result<Ticket, (Refusal, T)> {
         let now = self.advance(now);
+        let place = match self.has_place() {
+            true => ArrivalPlace::New,
+            false => ArrivalPlace::Full,
+        };
+        self.submit_at(now, call, payload, place)
+    }
+
+    /// Takes a call in at this place.
+    pub(super) fn submit_at(
+        &mut self,
+        now: Timestamp,
+        mut call: Call,
+        payload: T,
+        place: ArrivalPlace,
+    ) -> Result<Ticket, (Refusal, T)> {
         call.class = self.clamp(call.class);
         // A call that is refused makes no ledger: another key would go for it.
         let found = self.budgets.quotas.find_all(&call);
@@ -45,7 +60,7 @@ impl<T> Scheduler<T> {
             bucket: self.budgets.buckets.find(call.bucket),
             quotas: None,
         };
-        if let Some((reason, by)) = self.refuse_at_once(now, &call, &meets, &found) {
+        if let Some((reason, by)) = self.refuse_at_once(now, &call, &meets, &found, place) {
             if let (
                 RefusalReason::RateLimited,
                 Some(RefusingBudget::Budget(Budget::Bucket(bucket))),
@@ -75,7 +90,21 @@ impl<T> Scheduler<T> {
             return Err((refusal, payload));
         };
         meets.quotas = pinned;
-        Ok(self.join(call, payload, meets, None))
+        let arrival = match place {
+            ArrivalPlace::Kept(arrival) => Some(arrival),
+            ArrivalPlace::New | ArrivalPlace::Full => None,
+        };
+        Ok(self.join(call, payload, meets, arrival))
+    }
+
+    /// Whether there is a place in the queue or at its door for one more call.
+    fn has_place(&self) -> bool {
+        let door = match self.policy.when_full() {
+            WhenFull::Refuse => 0,
+            WhenFull::Wait { door } => door,
+        };
+        let most = u64::from(self.policy.capacity()) + u64::from(door);
+        (self.queue.calls.len() as u64) < most
     }
 
     fn refuse_at_once(
@@ -84,6 +113,7 @@ impl<T> Scheduler<T> {
         call: &Call,
         meets: &BudgetSet,
         quotas: &[KeyMatch],
+        place: ArrivalPlace,
     ) -> Option<(RefusalReason, Option<RefusingBudget>)> {
         if self.draining {
             return Some((RefusalReason::Draining, None));
@@ -142,12 +172,7 @@ impl<T> Scheduler<T> {
         if call.deadline.is_some_and(|deadline| deadline < last.0) {
             return Some((RefusalReason::DeadlineUnreachable, last.1));
         }
-        let door = match self.policy.when_full() {
-            WhenFull::Refuse => 0,
-            WhenFull::Wait { door } => door,
-        };
-        let most = u64::from(self.policy.capacity()) + u64::from(door);
-        (self.queue.calls.len() as u64 >= most).then_some((RefusalReason::QueueFull, None))
+        matches!(place, ArrivalPlace::Full).then_some((RefusalReason::QueueFull, None))
     }
 
     /// A call begins to wait in its flow: at the end, or at its place before.
@@ -167,6 +192,7 @@ impl<T> Scheduler<T> {
             meets,
             arrival,
             place: WaitPlace::Flow(flow),
+            is_suspended: false,
             held_by: None,
             postponed: 0,
             stay: Stay::new(self.now, self.parking.note_account(flow)),
@@ -204,6 +230,17 @@ impl<T> Scheduler<T> {
             retry_after,
         }
     }
+}
+
+/// The place of a call that arrives.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ArrivalPlace {
+    /// The end of its flow.
+    New,
+    /// There is none.
+    Full,
+    /// The place that it had before, by its arrival.
+    Kept(u64),
 }
 
 /// The budget that refuses a call at its arrival.

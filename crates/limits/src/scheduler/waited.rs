@@ -60,6 +60,8 @@ impl Budgets {
                 let behind = waiting.held_by.map_or(WaitCause::Turn, WaitCause::Budget);
                 add(behind, now.since(stay.since));
             }
+            // No limit holds it.
+            WaitPlace::Passed => {}
         }
     }
 

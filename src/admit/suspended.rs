@@ -1,0 +1,293 @@
+//! Places in the queue of clients that have given up for a while, and will come back.
+//!
+//! A call whose client is about to give up is refused, and suspended in the scheduler. Its place is found again by the
+//! digest of the call, also by a client that sends no ticket. Each call has one place.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use foldhash::HashMap;
+use tidegate_ledger::PromisedPlace;
+use tidegate_limits::{Call, Ticket, Timestamp};
+use tidegate_runtime::Clock;
+use tokio::sync::oneshot;
+
+use super::Gate;
+use super::decision::{Lane, WaitingCall};
+use super::lock::GateState;
+use super::observe::CallEvent;
+use super::permit::GateCall;
+use super::shadow::CallEnd;
+use crate::call::steps::StepKind;
+use crate::call::ticket::{CallDigest, ClientPatience, PLACE_KEPT, TicketSecret};
+use crate::call::{Reason, Refusal};
+
+/// The places that are kept.
+#[derive(Debug)]
+pub(super) struct KeptPlaces {
+    /// The secret of tickets and digests, which the next process takes over.
+    pub(super) secret: TicketSecret,
+    places: HashMap<CallDigest, KeptPlace>,
+    ends: BTreeMap<(Timestamp, CallDigest), ()>,
+    pub(super) counts: TicketCounts,
+}
+
+/// A place that is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeptPlace {
+    pub(super) lane: Lane,
+    pub(super) ticket: Ticket,
+    /// When the client came first.
+    pub(super) arrived: Timestamp,
+    pub(super) until: Timestamp,
+    /// The id of the call that was refused; `None` if an earlier process refused it.
+    pub(super) call: Option<u64>,
+}
+
+/// What became of tickets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TicketCounts {
+    /// Calls that were refused with a ticket.
+    pub given: u64,
+    /// Calls that came back in time.
+    pub used: u64,
+    /// Places whose clients did not come back in time.
+    pub lapsed: u64,
+    /// Calls that were refused without a ticket, because the same call of the same caller has a place.
+    pub taken: u64,
+}
+
+impl KeptPlaces {
+    pub(super) fn new(secret: TicketSecret) -> Self {
+        Self {
+            secret,
+            places: HashMap::default(),
+            ends: BTreeMap::new(),
+            counts: TicketCounts::default(),
+        }
+    }
+
+    fn keep(&mut self, digest: CallDigest, place: KeptPlace) {
+        self.ends.insert((place.until, digest), ());
+        self.places.insert(digest, place);
+    }
+
+    /// Takes the place of a call.
+    pub(super) fn take(&mut self, digest: CallDigest) -> Option<KeptPlace> {
+        let place = self.places.remove(&digest)?;
+        self.ends.remove(&(place.until, digest));
+        Some(place)
+    }
+
+    /// Forgets places whose time is over. The scheduler has ended them.
+    pub(super) fn forget_lapsed(&mut self, now: Timestamp) -> Vec<CallDigest> {
+        let mut lapsed = Vec::new();
+        while let Some((&(until, digest), ())) = self.ends.first_key_value()
+            && until < now
+        {
+            self.ends.pop_first();
+            self.places.remove(&digest);
+            self.counts.lapsed += 1;
+            lapsed.push(digest);
+        }
+        lapsed
+    }
+
+    /// The places that are kept.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (CallDigest, &KeptPlace)> {
+        self.places.iter().map(|(digest, place)| (*digest, place))
+    }
+}
+
+impl Gate {
+    /// The secret of tickets.
+    #[must_use]
+    pub fn ticket_secret(&self) -> TicketSecret {
+        self.lock.lock().kept_places.secret
+    }
+
+    /// How long most calls of this function take at the backend; zero if that is not known.
+    #[must_use]
+    pub fn usual_service(&self, function: &str) -> Duration {
+        let state = self.lock.lock();
+        let known = state.ledger.as_ref();
+        let usual = known.map_or(0, |ledger| ledger.usual_service_ms(function));
+        Duration::from_millis(usual.into())
+    }
+}
+
+impl GateCall {
+    /// Refuses this waiting call, and keeps its place for its client. `None` if its turn has come.
+    pub(super) fn suspend(&self, ticket: Ticket, patience: &ClientPatience) -> Option<Refusal> {
+        let clock = self.lock.clock;
+        self.lock.change_in(self.lane, |state, now| {
+            let lane = &state.lanes[self.lane as usize];
+            let held = lane.refusal_now(now, ticket)?;
+            let waited = lane.waited(now, ticket).unwrap_or_default();
+            let reopens = state.acts.pause().map(|pause| pause.ends);
+            let foreseen = lane.foreseen(now, &[ticket], reopens);
+            let starts = foreseen.into_iter().flatten().find_map(|it| it.starts);
+            let wait = starts.map_or(held.retry_after, |starts| starts.since(now));
+            let returns = patience.comes_back_after(wait);
+            let until = now + returns + PLACE_KEPT;
+            let is_kept = state.keep_place(self, ticket, patience, until, now);
+            self.record.note(|facts| {
+                facts.step(now, StepKind::Left);
+                facts.delays.extend(waited.delays);
+            });
+            let ticket = is_kept.then(|| {
+                let until = clock.boot_time(until);
+                let secret = state.kept_places.secret;
+                secret.ticket(patience.digest, until).into_boxed_str()
+            });
+            let detail = match (is_kept, patience.keeps_place) {
+                (true, _) => "the client's time-out is near: its place is kept until it comes back",
+                (false, true) => {
+                    "the client's time-out is near, and no place is kept: the same call of its caller has one"
+                }
+                (false, false) => "the client does not wait, so it has no place",
+            };
+            // Without a place there is nothing to come back to at once.
+            let least = match is_kept {
+                true => Duration::ZERO,
+                false => Duration::from_secs(1),
+            };
+            Some(Refusal {
+                limit: held.limit,
+                retry_after: Some(returns.max(least)),
+                ticket,
+                ..Refusal::new(Reason::ComeBack, detail)
+            })
+        })
+    }
+}
+
+impl GateState {
+    /// Keeps the place of a waiting call, or takes the call out of the queue. False if its place is not kept.
+    fn keep_place(
+        &mut self,
+        call: &GateCall,
+        ticket: Ticket,
+        patience: &ClientPatience,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> bool {
+        let digest = patience.digest;
+        self.forget_lapsed(now);
+        let lane = &mut self.lanes[call.lane as usize];
+        let arrived = lane.waiting_call(ticket).map(|it| it.arrived);
+        let is_taken = self.kept_places.places.contains_key(&digest);
+        let end = CallEvent::Ended(CallEnd::Left);
+        let is_kept = patience.keeps_place && !is_taken;
+        if !is_kept || self.peer.is_some() || self.refuses_all {
+            self.kept_places.counts.taken += u64::from(is_taken && patience.keeps_place);
+            self.note_left(call.lane, ticket);
+            self.lanes[call.lane as usize].cancel(now, ticket);
+            let would = self.observe_call(now, call.shadowed, end);
+            call.record.note(|facts| facts.set_would(would));
+            return false;
+        }
+        lane.suspend(now, ticket, until);
+        let id = lane.payload_mut(ticket).map(|waiter| {
+            // No one listens any more.
+            waiter.tell = Some(oneshot::channel().0);
+            waiter.id
+        });
+        let place = KeptPlace {
+            lane: call.lane,
+            ticket,
+            arrived: arrived.unwrap_or(now),
+            until,
+            call: id,
+        };
+        self.note_kept(digest, &place);
+        self.kept_places.keep(digest, place);
+        self.kept_places.counts.given += 1;
+        let would = self.observe_call(now, call.shadowed, end);
+        call.record.note(|facts| facts.set_would(would));
+        true
+    }
+
+    /// Takes the place of a call that comes back, if it has one.
+    pub(super) fn take_place(
+        &mut self,
+        digest: CallDigest,
+        lane: Lane,
+        now: Timestamp,
+    ) -> Option<KeptPlace> {
+        self.forget_lapsed(now);
+        let place = self.kept_places.take(digest)?;
+        self.note_taken(digest);
+        if place.lane != lane {
+            self.lanes[place.lane as usize].cancel(now, place.ticket);
+            return None;
+        }
+        let is_there = self.lanes[lane as usize].is_suspended(place.ticket);
+        self.kept_places.counts.used += u64::from(is_there);
+        is_there.then_some(place)
+    }
+
+    /// What became of tickets.
+    pub(super) fn ticket_counts(&mut self, now: Timestamp) -> TicketCounts {
+        self.forget_lapsed(now);
+        self.kept_places.counts
+    }
+
+    fn forget_lapsed(&mut self, now: Timestamp) {
+        for digest in self.kept_places.forget_lapsed(now) {
+            self.note_taken(digest);
+        }
+    }
+
+    /// Keeps the places that an earlier process has promised, in the order of their arrival. Returns their number.
+    pub(super) fn carry_places(
+        &mut self,
+        promised: &[PromisedPlace],
+        clock: Clock,
+        now: Timestamp,
+    ) -> usize {
+        let mut promised: Vec<_> = promised.iter().collect();
+        promised.sort_by_key(|place| place.arrived);
+        let mut kept = 0;
+        for place in promised {
+            let until = clock.of_boot_time(place.until);
+            let arrived = clock.of_boot_time(place.arrived);
+            let lane = Lane::of(place.limited);
+            let digest = CallDigest(place.digest);
+            if until <= now || self.kept_places.places.contains_key(&digest) {
+                continue;
+            }
+            let call = Call::new("", arrived);
+            let waiter = WaitingCall {
+                tell: Some(oneshot::channel().0),
+                ..WaitingCall::default()
+            };
+            let reserved = self.lanes[lane as usize].reserve(now, call, waiter, until);
+            let Some(ticket) = reserved else { continue };
+            self.kept_places.keep(
+                digest,
+                KeptPlace {
+                    lane,
+                    ticket,
+                    arrived,
+                    until,
+                    call: None,
+                },
+            );
+            kept += 1;
+        }
+        kept
+    }
+
+    fn note_kept(&mut self, digest: CallDigest, place: &KeptPlace) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.keep_place(digest, place);
+        }
+    }
+
+    fn note_taken(&mut self, digest: CallDigest) {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.forget_place(digest);
+        }
+    }
+}
