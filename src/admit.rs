@@ -18,6 +18,7 @@ mod foreign;
 mod gate;
 mod health;
 mod journal;
+mod kept_places;
 mod ledger;
 mod lock;
 pub mod metrics;
@@ -50,6 +51,7 @@ pub use self::decision::POSTPONED_MAX;
 pub use self::foreign::AdoptedCall;
 pub use self::gate::Gate;
 pub use self::journal::{CarriedCall, CarriedState, Journal, SchedulerEvent};
+pub use self::kept_places::TicketCounts;
 pub use self::ledger::{GateLedger, LedgerPlan};
 pub use self::observe::ObservedNow;
 pub use self::peer_calls::{FrozenCalls, PeerCall, PeerEvent, RunningPeerCall};
@@ -60,5 +62,4 @@ pub use self::settings::{
     WhenFull, Window,
 };
 pub use self::shown::{CarriedSlots, QueuedCallNow};
-pub use self::suspended::TicketCounts;
 pub use self::waiting::{Admission, QueuePosition, QueuedCall};

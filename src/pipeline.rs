@@ -184,11 +184,9 @@ impl Pipeline {
         if let Some(named) = &named {
             ask.claimed.cost = named.cost();
         }
-        let may_give_up = progress.tickets().mode != TicketMode::Off && preference.is_none();
-        if may_give_up {
+        if progress.tickets().mode != TicketMode::Off && waits == Waits::Client {
             self.note_patience(&mut message, &mut ask, progress);
         }
-        // A client that gives up has a place of its own.
         let (key, observer) = if self.coalescer.is_on() && progress.patience().is_none() {
             self.read_or_write(&message, &operation)
         } else {

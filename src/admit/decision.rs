@@ -44,6 +44,11 @@ impl WaitingCall {
         }
     }
 
+    /// Whether its client has given up for a while: no one listens.
+    pub(super) fn is_suspended(&self) -> bool {
+        self.tell.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+
     /// Chooses how long it is set aside.
     pub(super) fn set_aside(
         &mut self,

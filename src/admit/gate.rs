@@ -24,7 +24,7 @@ use super::settings::{GateSettings, USER};
 use super::shadow::CallEnd;
 use super::user_work::Promotion;
 use super::waiting::{Admission, SubmitOutcome};
-use crate::call::steps::{ReplayFacts, StepKind};
+use crate::call::steps::{GateStep, ReplayFacts, StepKind};
 use crate::call::{self, Destination, Fault, Generation, Record, Role};
 
 /// By how much the time of day must differ from where fixed windows are before they move. A clock that is only slewed
@@ -74,8 +74,15 @@ impl Gate {
                 call.record
                     .note(|facts| facts.rare_mut().place_of = place.call);
             }
-            let resolved = state.resolve(&mut call, ask, now, &mut promoted);
+            let mut resolved = state.resolve(&mut call, ask, now, &mut promoted);
             let admitted = state.admit_at_once(lane, now, resolved.call);
+            if let (Some(place), Some(replay)) = (&place, &mut resolved.replay)
+                && place.call.is_some()
+            {
+                let what = StepKind::Resumed(place.since.as_nanos());
+                let at = now.as_nanos();
+                replay.steps.push(GateStep { at, what });
+            }
             // With the answer, if that is there at once.
             call.note_arrival(now, resolved.class, resolved.replay, admitted.is_ok());
             let works_on = resolved.works_on;

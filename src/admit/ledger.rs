@@ -19,8 +19,8 @@ use tidegate_mapping::MappedFile;
 use tidegate_runtime::Clock;
 
 use super::decision::{CallOwner, Lane};
+use super::kept_places::KeptPlace;
 use super::service_times::{FunctionTable, KnownFunction};
-use super::suspended::KeptPlace;
 use crate::call::CallDigest;
 use crate::call::ticket::TicketSecret;
 

@@ -22,6 +22,7 @@ use super::ask::{Ask, Waits};
 use super::backends::BackendHealth;
 use super::decision::{CallOwner, Decision, Lane, RefusalCause, WaitingCall};
 use super::journal::{Journal, SchedulerEvent};
+use super::kept_places::KeptPlaces;
 use super::ledger::GateLedger;
 use super::observe::{CallEvent, Observer};
 use super::peer_calls::PeerCalls;
@@ -29,7 +30,6 @@ use super::policy;
 use super::promotion::Promotions;
 use super::settings::{ClassDeadline, ClassRule, GateSettings, WhenFull};
 use super::shadow::{CallEnd, ShadowDecision, ShadowId};
-use super::suspended::KeptPlaces;
 use crate::call::ticket::TicketSecret;
 use crate::call::{Destination, Reason, Refusal, Would, claim};
 use crate::telemetry::log;
@@ -523,7 +523,8 @@ impl GateState {
                         refusal,
                         waited: WaitReport { delays, .. },
                     } => {
-                        is_silent &= !is_limited;
+                        // A suspended call has its line already.
+                        is_silent &= !is_limited || payload.is_suspended();
                         let cause = RefusalCause::Scheduler(refusal);
                         payload.refuse(cause, delays, now, &mut answer);
                     }

@@ -10,8 +10,8 @@ use tidegate_runtime::lock;
 use tidegate_runtime::metric::{Registry, SetLevel, SetTotal};
 
 use super::acts::{BackendControl, BackendControlNow};
+use super::kept_places::TicketCounts;
 use super::observe::ObservedNow;
-use super::suspended::TicketCounts;
 use crate::call::{Would, WouldEnd};
 use crate::telemetry::calls::NO_LIMIT;
 

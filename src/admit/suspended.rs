@@ -3,10 +3,8 @@
 //! A call whose client is about to give up is refused, and suspended in the scheduler. Its place is found again by the
 //! digest of the call, also by a client that sends no ticket. Each call has one place.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use foldhash::HashMap;
 use tidegate_ledger::PromisedPlace;
 use tidegate_limits::{Call, Ticket, Timestamp};
 use tidegate_runtime::Clock;
@@ -14,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::Gate;
 use super::decision::{Lane, WaitingCall};
+use super::kept_places::{KeptPlace, TicketCounts};
 use super::lock::GateState;
 use super::observe::CallEvent;
 use super::permit::GateCall;
@@ -21,83 +20,6 @@ use super::shadow::CallEnd;
 use crate::call::steps::StepKind;
 use crate::call::ticket::{CallDigest, ClientPatience, PLACE_KEPT, TicketSecret};
 use crate::call::{Reason, Refusal};
-
-/// The places that are kept.
-#[derive(Debug)]
-pub(super) struct KeptPlaces {
-    /// The secret of tickets and digests, which the next process takes over.
-    pub(super) secret: TicketSecret,
-    places: HashMap<CallDigest, KeptPlace>,
-    ends: BTreeMap<(Timestamp, CallDigest), ()>,
-    pub(super) counts: TicketCounts,
-}
-
-/// A place that is kept.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct KeptPlace {
-    pub(super) lane: Lane,
-    pub(super) ticket: Ticket,
-    /// When the client came first.
-    pub(super) arrived: Timestamp,
-    pub(super) until: Timestamp,
-    /// The id of the call that was refused; `None` if an earlier process refused it.
-    pub(super) call: Option<u64>,
-}
-
-/// What became of tickets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TicketCounts {
-    /// Calls that were refused with a ticket.
-    pub given: u64,
-    /// Calls that came back in time.
-    pub used: u64,
-    /// Places whose clients did not come back in time.
-    pub lapsed: u64,
-    /// Calls that were refused without a ticket, because the same call of the same caller has a place.
-    pub taken: u64,
-}
-
-impl KeptPlaces {
-    pub(super) fn new(secret: TicketSecret) -> Self {
-        Self {
-            secret,
-            places: HashMap::default(),
-            ends: BTreeMap::new(),
-            counts: TicketCounts::default(),
-        }
-    }
-
-    fn keep(&mut self, digest: CallDigest, place: KeptPlace) {
-        self.ends.insert((place.until, digest), ());
-        self.places.insert(digest, place);
-    }
-
-    /// Takes the place of a call.
-    pub(super) fn take(&mut self, digest: CallDigest) -> Option<KeptPlace> {
-        let place = self.places.remove(&digest)?;
-        self.ends.remove(&(place.until, digest));
-        Some(place)
-    }
-
-    /// Forgets places whose time is over. The scheduler has ended them.
-    pub(super) fn forget_lapsed(&mut self, now: Timestamp) -> Vec<CallDigest> {
-        let mut lapsed = Vec::new();
-        while let Some((&(until, digest), ())) = self.ends.first_key_value()
-            && until < now
-        {
-            self.ends.pop_first();
-            self.places.remove(&digest);
-            self.counts.lapsed += 1;
-            lapsed.push(digest);
-        }
-        lapsed
-    }
-
-    /// The places that are kept.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (CallDigest, &KeptPlace)> {
-        self.places.iter().map(|(digest, place)| (*digest, place))
-    }
-}
 
 impl Gate {
     /// The secret of tickets.
@@ -131,8 +53,12 @@ impl GateCall {
             let returns = patience.comes_back_after(wait);
             let until = now + returns + PLACE_KEPT;
             let is_kept = state.keep_place(self, ticket, patience, until, now);
+            let step = match is_kept {
+                true => StepKind::Suspended(until.as_nanos()),
+                false => StepKind::Left,
+            };
             self.record.note(|facts| {
-                facts.step(now, StepKind::Left);
+                facts.step(now, step);
                 facts.delays.extend(waited.delays);
             });
             let ticket = is_kept.then(|| {
@@ -176,7 +102,7 @@ impl GateState {
         self.forget_lapsed(now);
         let lane = &mut self.lanes[call.lane as usize];
         let arrived = lane.waiting_call(ticket).map(|it| it.arrived);
-        let is_taken = self.kept_places.places.contains_key(&digest);
+        let is_taken = self.kept_places.has(digest);
         let end = CallEvent::Ended(CallEnd::Left);
         let is_kept = patience.keeps_place && !is_taken;
         if !is_kept || self.peer.is_some() || self.refuses_all {
@@ -197,6 +123,7 @@ impl GateState {
             lane: call.lane,
             ticket,
             arrived: arrived.unwrap_or(now),
+            since: now,
             until,
             call: id,
         };
@@ -227,7 +154,7 @@ impl GateState {
         is_there.then_some(place)
     }
 
-    /// What became of tickets.
+    /// Tickets by what became of them, until now.
     pub(super) fn ticket_counts(&mut self, now: Timestamp) -> TicketCounts {
         self.forget_lapsed(now);
         self.kept_places.counts
@@ -254,7 +181,7 @@ impl GateState {
             let arrived = clock.of_boot_time(place.arrived);
             let lane = Lane::of(place.limited);
             let digest = CallDigest(place.digest);
-            if until <= now || self.kept_places.places.contains_key(&digest) {
+            if until <= now || self.kept_places.has(digest) {
                 continue;
             }
             let call = Call::new("", arrived);
@@ -270,6 +197,7 @@ impl GateState {
                     lane,
                     ticket,
                     arrived,
+                    since: now,
                     until,
                     call: None,
                 },

@@ -102,7 +102,7 @@ impl ClientPatience {
     }
 }
 
-/// What a place is kept for: 128 bits over a call and its caller, that no one can compute without the secret.
+/// The digest of a call and its caller, in 128 bits that no client can compute without the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallDigest(pub [u64; 2]);
 

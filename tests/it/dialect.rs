@@ -105,7 +105,7 @@ proptest! {
         let errmsg = value["errmsg"].as_str().expect("text");
         prop_assert!(errmsg.contains(&detail) && errmsg.contains("queue_full"));
         prop_assert!(limit.is_none_or(|limit| errmsg.contains(&limit)));
-        prop_assert_eq!(value["retryAfter"].as_u64(), seconds.map(|seconds| seconds.max(1)));
+        prop_assert_eq!(value["retryAfter"].as_u64(), seconds);
     }
 }
 

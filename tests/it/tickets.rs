@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use tokio::process::Command;
 
 use crate::raw_http::{Acceptor, Peer, Reply, access_lines, get, ok, reach_load};
-use crate::sidecar::Sidecar;
+use crate::sidecar::{Sidecar, plan};
 use crate::support::{Held, OK, PATIENCE, array, ask, json, listens, sending};
 
-/// One call at a time, and a listener whose clients have tickets.
+/// A config with one call at a time, and a listener whose clients have tickets.
 fn config(http: SocketAddr, listener: &str, limits: &str) -> String {
     let sections = format!(
         r#"
@@ -240,6 +240,33 @@ async fn a_place_counts_in_the_queue_and_survives_a_reload() {
     assert_eq!(busy.next().await, "/first");
 }
 
+/// Two clients come back to their places, and one does not in time; a replay of the log decides the same.
+#[tokio::test]
+async fn a_replay_of_the_log_decides_the_same() {
+    let mut busy = Busy::start_with(IMPLICIT, "\n[log]\naccess = true\nreplay = true\n").await;
+    let mut lost = busy.waits("/lost", "", 1).await;
+    ticket(&lost.reply().await);
+    let mut first = busy.waits("/first", "", 2).await;
+    ticket(&first.reply().await);
+    let patient = "Prefer: wait=60\r\n";
+    let _second = busy.waits("/second", patient, 3).await;
+    first.send(get("/first", patient)).await;
+    busy.sidecar.reaches("tidegate_suspended_calls", 1.0).await;
+    assert_eq!(busy.next().await, "/first");
+    let lapsed = "tidegate_tickets_total{event=\"lapsed\"}";
+    busy.sidecar.reaches(lapsed, 1.0).await;
+    let _third = busy.waits("/third", patient, 2).await;
+    assert_eq!(busy.next().await, "/second");
+    assert_eq!(busy.next().await, "/third");
+    busy.at_backend.send(ok("done")).await;
+    reach_load(&busy.sidecar, (0, 0), PATIENCE).await;
+    busy.sidecar.signal("TERM");
+    let (_, lines) = busy.sidecar.ended().await;
+    let said = plan(&lines.join("\n")).await;
+    let same = "identity: the same decision in all";
+    assert!(said.out.contains(same), "{}{}", said.out, said.err);
+}
+
 #[tokio::test]
 async fn a_drain_does_not_wait_for_a_client_that_is_absent() {
     let mut busy = Busy::start(IMPLICIT).await;
@@ -251,7 +278,7 @@ async fn a_drain_does_not_wait_for_a_client_that_is_absent() {
     assert!(status.success(), "{status}");
 }
 
-/// What the process after this one finds.
+/// The end of a process.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Kill,

@@ -40,6 +40,8 @@ pub enum StepKind<N> {
     Expired,
     Left,
     Evicted,
+    Suspended(u64),
+    Resumed(u64),
 }
 
 /// The value of a step.
@@ -88,7 +90,7 @@ impl StepType {
 }
 
 /// Every step: its word in the log, the type of its value, and its meaning.
-pub const WORDS: [(&str, StepType, &str); 17] = [
+pub const WORDS: [(&str, StepType, &str); 19] = [
     (
         "asked",
         StepType::Class,
@@ -174,6 +176,16 @@ pub const WORDS: [(&str, StepType, &str); 17] = [
         StepType::Absent,
         "the call was refused because the process ends",
     ),
+    (
+        "suspended",
+        StepType::Nanos,
+        "the call was refused before its client gave up, and keeps its place until this instant",
+    ),
+    (
+        "resumed",
+        StepType::Nanos,
+        "the call takes the place of the one that was suspended at this instant",
+    ),
 ];
 
 /// The table of steps.
@@ -209,6 +221,8 @@ impl<N> StepKind<N> {
             Self::Expired => (14, StepValue::Absent),
             Self::Left => (15, StepValue::Absent),
             Self::Evicted => (16, StepValue::Absent),
+            Self::Suspended(until) => (17, StepValue::Whole(until)),
+            Self::Resumed(at) => (18, StepValue::Whole(at)),
         }
     }
 
@@ -247,6 +261,8 @@ impl<N> StepKind<N> {
             (14, _) => Self::Expired,
             (15, _) => Self::Left,
             (16, _) => Self::Evicted,
+            (17, StepValue::Whole(until)) => Self::Suspended(until),
+            (18, StepValue::Whole(at)) => Self::Resumed(at),
             _ => return None,
         })
     }
@@ -381,6 +397,8 @@ mod tests {
             StepKind::Expired,
             StepKind::Left,
             StepKind::Evicted,
+            StepKind::Suspended(7),
+            StepKind::Resumed(6),
         ];
         let steps: Vec<GateStep<Cow<'_, str>>> = steps
             .into_iter()

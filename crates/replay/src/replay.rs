@@ -171,6 +171,28 @@ impl<C: Copy + Eq + Hash, E: Ranked> Replay<C, E> {
         Ok(ticket)
     }
 
+    /// Suspends a waiting call until this moment. False if the call does not wait.
+    pub fn suspend(&mut self, id: C, until: Timestamp) -> bool {
+        let ticket = self.ticket(id);
+        ticket.is_some_and(|ticket| self.scheduler.suspend(self.now, ticket, until))
+    }
+
+    /// A call arrives at the place of a suspended one.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, if the call is refused at once.
+    pub fn resume(&mut self, id: C, call: Call, place: C) -> Result<Ticket, Refusal> {
+        let Some(ticket) = self.ticket(place) else {
+            return self.submit(id, call);
+        };
+        self.calls.remove(&place);
+        let submitted = self.scheduler.resume(self.now, ticket, call, id);
+        let ticket = submitted.map_err(|(refusal, _)| refusal)?;
+        self.calls.insert(id, CallStage::Waiting(ticket));
+        Ok(ticket)
+    }
+
     /// A call arrives, and runs if it need not wait.
     ///
     /// # Errors

@@ -85,6 +85,10 @@ struct FedReplay<'t> {
     carried: CarriedHolds,
     /// Steps that the log has for the present instant.
     expected: HashMap<u32, StepEvent>,
+    /// Suspended calls, by the instants at which they were suspended.
+    suspended: HashMap<u64, u32>,
+    /// The call whose place the next one takes that asks.
+    place_of: Option<u32>,
     store: StoreHistory,
 }
 
@@ -118,6 +122,8 @@ pub(super) fn feed(
         calls: span.calls(process),
         carried: CarriedHolds::default(),
         expected: HashMap::default(),
+        suspended: HashMap::default(),
+        place_of: None,
         store: StoreHistory::default(),
     };
     fed.run(span)
@@ -279,6 +285,11 @@ impl FedReplay<'_> {
                 None => break,
             };
             let logged = self.expected.remove(&call);
+            // Its client did not come back in time, and it has no line any more.
+            if refusal.is_some() && self.suspended.values().any(|it| *it == call) {
+                self.suspended.retain(|_, it| *it != call);
+                continue;
+            }
             let is_same = match &refusal {
                 None => logged == Some(StepEvent::Admitted),
                 Some(refusal) => {
@@ -366,6 +377,14 @@ impl FedReplay<'_> {
             StepEvent::GivenBack => replay.give_back(call),
             StepEvent::Requeued => replay.requeue(call).is_some(),
             StepEvent::Left | StepEvent::Evicted => replay.cancel(call),
+            StepEvent::Suspended(until) => {
+                self.suspended.insert(now.as_nanos(), call);
+                replay.suspend(call, Timestamp::from_nanos(until))
+            }
+            StepEvent::Resumed(at) => {
+                self.place_of = self.suspended.remove(&at);
+                self.place_of.is_some()
+            }
             // A change that came too late for its call changes nothing.
             StepEvent::Class(class) => {
                 if let Some(ticket) = replay.ticket(call) {
@@ -395,7 +414,11 @@ impl FedReplay<'_> {
     fn asks(&mut self, number: u32) -> Result<(), Difference> {
         let logged = &self.process.calls[number as usize];
         let call = submitted(self.trace, &self.setup, logged, logged.deadline());
-        match self.replay.submit(number, call) {
+        let submitted = match self.place_of.take() {
+            Some(place) => self.replay.resume(number, call, place),
+            None => self.replay.submit(number, call),
+        };
+        match submitted {
             Ok(_) => {
                 if self.expected.get(&number) != Some(&StepEvent::Refused) {
                     return Ok(());

@@ -499,7 +499,10 @@ impl FreeReplay<'_> {
             Ok(_) => {
                 if matches!(
                     last.what,
-                    StepEvent::Left | StepEvent::GivenBack | StepEvent::Evicted
+                    StepEvent::Left
+                        | StepEvent::Suspended(_)
+                        | StepEvent::GivenBack
+                        | StepEvent::Evicted
                 ) {
                     self.plan(shifted(last.at), FreeEvent::Leaves(number));
                 }

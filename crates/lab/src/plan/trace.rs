@@ -436,6 +436,8 @@ fn named(names: &mut NameTable, what: StepKind<Cow<'_, str>>) -> StepEvent {
         StepKind::Expired => StepEvent::Expired,
         StepKind::Left => StepEvent::Left,
         StepKind::Evicted => StepEvent::Evicted,
+        StepKind::Suspended(until) => StepEvent::Suspended(until),
+        StepKind::Resumed(at) => StepEvent::Resumed(at),
     }
 }
 

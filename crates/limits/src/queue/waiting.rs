@@ -19,7 +19,7 @@ pub(crate) struct QueuedCall<T> {
     /// The order of arrival among the calls of a flow: the lowest number goes first.
     pub(crate) arrival: u64,
     pub(crate) place: WaitPlace,
-    /// Its client has given up for a while, so it does not run. Its deadline is the end of that.
+    /// The client has given up for a while, so the call does not run. Its deadline is the end of that.
     pub(crate) is_suspended: bool,
     /// The budget that had the call set aside last.
     pub(crate) held_by: Option<Budget>,

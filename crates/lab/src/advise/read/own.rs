@@ -101,7 +101,7 @@ fn of_old(line: &CallLine<'_>, arrived: u64) -> Shown {
             StepKind::Ended(Outcome::Overloaded, _) => SampleEnding::Overloaded,
             StepKind::Ended(Outcome::Failed, _) => SampleEnding::Failed,
             StepKind::Refused | StepKind::Expired | StepKind::Evicted => SampleEnding::Refused,
-            StepKind::Left => SampleEnding::Left,
+            StepKind::Left | StepKind::Suspended(_) => SampleEnding::Left,
             StepKind::GivenBack => {
                 started = None;
                 SampleEnding::Left
