@@ -48,6 +48,7 @@ mod reply;
 mod request;
 pub mod sdk;
 pub mod session;
+mod signs;
 pub mod steps;
 mod trace;
 mod wakers;
@@ -83,6 +84,7 @@ pub use self::reply::{
 };
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody};
 pub use self::sdk::{ArrayCall, BackendKind};
+pub use self::signs::{Sign, SignsOfLife};
 pub use self::trace::{Trace, TraceId};
 pub use self::wakers::{TaskWakers, WatchedTask};
 pub use self::would::{Would, WouldEnd};
@@ -222,6 +224,13 @@ impl Progress {
     /// Interim replies of the backend that came since the last call of this.
     pub fn take_interim(&self) -> Option<Vec<u8>> {
         self.record.get()?.take_interim()
+    }
+
+    /// The client got a sign of life.
+    pub fn note_sign(&self, sign: Sign) {
+        if let Some(record) = self.record.get() {
+            record.note(|facts| facts.rare_mut().note_sign(sign));
+        }
     }
 
     /// The record of the call, if it has begun.

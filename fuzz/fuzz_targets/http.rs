@@ -16,7 +16,7 @@ use tidegate::call::listener::ProxyProtocol;
 use tidegate::call::{
     BackendKind, Bind, Dialect, Head, Identity, Listener, Message, Origin, Peer, Progress,
     Protocol, Refusal, Rejection, Reply, ReplyBody, Request, RequestBody, Serve, TaskWakers,
-    Tunnel, UserFrom,
+    Tunnel, UserFrom, SignsOfLife,
 };
 use tidegate::protocol::forwarded_options::{ForwardedRule, ForwardedSettings};
 use tidegate::protocol::trusted::TrustedProxies;
@@ -111,6 +111,8 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
         tls: None,
         proxy_protocol: ProxyProtocol::Off,
         user_from: UserFrom::Basic,
+        signs_of_life: SignsOfLife::Continue,
+        signs_of_life_every: Duration::from_millis(100),
     };
     let now = tidegate_limits::Timestamp::ZERO;
     let accepted = AcceptedConnection::new(stream, Peer::Tcp(address), Arc::new(listener), now);

@@ -7,14 +7,15 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[cfg(feature = "tls")]
 use tokio_rustls::rustls::ServerConfig;
 
 use tidegate_runtime::Causes;
 
-use super::Dialect;
-use crate::options::kind::{choice, flag, name, parsed, pem, text};
+use super::{Dialect, SignsOfLife};
+use crate::options::kind::{HOUR, MS, SECOND, choice, duration, flag, name, parsed, pem, text};
 use crate::options::shown::quoted;
 use crate::options::tree::ConfigValue;
 use crate::options::{Mistake, ValueKind, options, words};
@@ -70,6 +71,16 @@ options! {
         /// user on an address. "basic" is the name in HTTP Basic authentication; its password is not
         /// checked here. "certificate" is the common name of the client's certificate.
         user_from: UserFrom = choice().or(UserFrom::Peer);
+
+        /// Signs of life for a client on HTTP/1.1 while its call waits, so that neither it nor a proxy between
+        /// gives up. "100" and "102" are interim answers with this status; an agent that is known to fail on them
+        /// gets none. "by-agent" chooses by the User-Agent, and sends nothing to an unknown one: see
+        /// docs/reference/signs-of-life.md. At most 5 for a call, unless the agent is known to read any number.
+        signs_of_life: SignsOfLife = choice().or(SignsOfLife::Off);
+
+        /// The time between two signs of life. Set it below the shortest idle timeout of clients and of
+        /// proxies between.
+        signs_of_life_every: Duration = duration(100 * MS..=HOUR).or(20 * SECOND);
     }
 }
 

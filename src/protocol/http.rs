@@ -18,6 +18,7 @@ mod received;
 mod request_body;
 mod request_reader;
 mod respond;
+mod signs;
 mod upload;
 
 use std::sync::Arc;

@@ -19,10 +19,11 @@ use super::identity::Identities;
 use super::received::{self, read_array};
 use super::request_reader::{ReadOutcome, ReadyRequest, RequestReader};
 use super::respond::{HttpAnswer, ReplyForm, WriteError, WriteProgress};
+use super::signs::Signs;
 use super::upload::Upload;
 use crate::call::{
-    self, Dialect, Head, HttpCall, Identity, Message, Origin, PinnedConnection, Progress, Refusal,
-    Rejection, RequestBody, Serve, Tunnel,
+    self, Dialect, Head, HttpCall, Identity, Listener, Message, Origin, PinnedConnection, Progress,
+    Refusal, Rejection, RequestBody, Serve, Tunnel,
 };
 
 /// Serves the calls of a connection that has sent these bytes.
@@ -43,6 +44,7 @@ pub(super) fn serve<S: Serve>(
     let mut connection = HttpConnection {
         socket: ClientSocket::new(stream, cancel_on_eof, &conversation.settings),
         reader: RequestReader::new(bytes, came),
+        listener: from.listener,
         pinned: None,
         identities,
         conversation: Arc::clone(&conversation),
@@ -94,6 +96,7 @@ type AnswerFuture<'a> = Pin<Box<dyn Future<Output = ConnectionStep> + Send + 'a>
 pub(super) struct HttpConnection<S> {
     socket: ClientSocket,
     reader: RequestReader,
+    listener: Arc<Listener>,
     /// The backend connection that this client has logged in.
     pinned: Option<PinnedConnection>,
     identities: Identities,
@@ -213,6 +216,8 @@ impl<S: Serve> HttpConnection<S> {
             let on_eof = self.socket.on_eof;
             let mut interim = Vec::new();
             let mut answer = {
+                let upload_now = upload.as_deref();
+                let mut signs = Signs::of(&self.listener, &identity, &call, form, upload_now);
                 let request = self.request(identity, call);
                 let mut serving = pin!(self.conversation.serve.serve(request, &progress));
                 let reply = poll_fn(|cx| {
@@ -220,6 +225,7 @@ impl<S: Serve> HttpConnection<S> {
                         let served = serving.as_mut().poll(cx);
                         if let Some(more) = progress.take_interim()
                             && form.version == HttpVersion::Http11
+                            && signs.as_ref().is_none_or(|signs| signs.pass_interim())
                         {
                             interim.extend_from_slice(&more);
                         }
@@ -237,8 +243,18 @@ impl<S: Serve> HttpConnection<S> {
                                 continue;
                             }
                         }
-                        if !interim.is_empty() {
-                            self.socket.stream.write_ahead(&mut interim, cx);
+                        if let Some(signs) = &mut signs
+                            && !progress.is_admitted()
+                            && signs
+                                .poll(&mut self.socket, &mut interim, &progress, cx)
+                                .is_ready()
+                        {
+                            return Poll::Ready(None);
+                        }
+                        if !interim.is_empty()
+                            && self.socket.stream.write_ahead(&mut interim, cx).is_err()
+                        {
+                            return Poll::Ready(None);
                         }
                         // Dropping the call cancels it, or closes it, or leaves it to itself.
                         return self.socket.stream.poll_left(cx, on_eof).map(|()| None);
@@ -259,24 +275,34 @@ impl<S: Serve> HttpConnection<S> {
             };
             // Now it is reported, unless a tunnel does that.
             drop(progress);
-            match sent {
-                Err(_) => {
-                    if form.version == HttpVersion::Http10 {
-                        // A plain end would make a part of the body look like all of it.
-                        self.socket.stream.reset_when_closed();
-                    }
-                    return ConnectionStep::End;
-                }
-                Ok(WriteProgress::Tunnel(tunnel)) => return ConnectionStep::Tunnel(tunnel),
-                Ok(WriteProgress::Later) => self.reader.restart(self.conversation.clock.now()),
-                Ok(WriteProgress::AtOnce) => {}
-            }
-            if closes {
+            let step = self.step_behind(sent, form);
+            if closes && matches!(step, ConnectionStep::Request) {
                 Box::pin(self.socket.close(upload)).await;
                 return ConnectionStep::End;
             }
-            ConnectionStep::Request
+            step
         }
+    }
+
+    /// The state of the connection after an answer that was written, or broke off.
+    fn step_behind(
+        &mut self,
+        sent: Result<WriteProgress, WriteError>,
+        form: ReplyForm,
+    ) -> ConnectionStep {
+        match sent {
+            Err(_) => {
+                if form.version == HttpVersion::Http10 {
+                    // A plain end would make a part of the body look like all of it.
+                    self.socket.stream.reset_when_closed();
+                }
+                return ConnectionStep::End;
+            }
+            Ok(WriteProgress::Tunnel(tunnel)) => return ConnectionStep::Tunnel(tunnel),
+            Ok(WriteProgress::Later) => self.reader.restart(self.conversation.clock.now()),
+            Ok(WriteProgress::AtOnce) => {}
+        }
+        ConnectionStep::Request
     }
 
     /// Completes an answer by the state of its call and of the connection, which is ready for the next request.
