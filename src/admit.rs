@@ -27,6 +27,7 @@ pub(crate) mod options;
 mod peer;
 mod peer_calls;
 mod permit;
+mod place;
 pub mod policy;
 mod promotion;
 mod quotas;

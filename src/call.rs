@@ -76,7 +76,7 @@ pub use self::meter::{AnswerMeter, CostPlace};
 pub use self::observe::{NoObserver, Observe};
 pub use self::rate_limit::LimitMode;
 pub use self::record::{Facts, RareFacts, Record, Verdict};
-pub use self::refusal::{Reason, Refusal};
+pub use self::refusal::{Reason, Refusal, RefusalForm};
 
 pub use self::reply::{
     BodyError, BufferedReply, ByteStream, ClientLeft, PolledFrame, Reply, ReplyBody, Tunnel,
@@ -84,7 +84,7 @@ pub use self::reply::{
 };
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody};
 pub use self::sdk::{ArrayCall, BackendKind};
-pub use self::signs::{Sign, SignsOfLife};
+pub use self::signs::{LooksExceeded, QueueStanding, Sign, SignsOfLife};
 pub use self::trace::{Trace, TraceId};
 pub use self::wakers::{TaskWakers, WatchedTask};
 pub use self::would::{Would, WouldEnd};
@@ -141,6 +141,20 @@ pub trait Serve: Clone + Send + Sync + 'static {
 
     /// Records a connection that was closed before its first request.
     fn rejected(&self, identity: &Identity, rejection: Rejection);
+
+    /// Where the call with this id stands in the queue; `None` if it does not wait, or if it is not a call of this
+    /// client.
+    ///
+    /// # Errors
+    /// If clients ask too often.
+    fn standing(
+        &self,
+        call: u64,
+        client: Option<&Identity>,
+    ) -> Result<Option<QueueStanding>, LooksExceeded>;
+
+    /// How many calls wait.
+    fn waiting(&self) -> usize;
 
     /// Whether the body decides what this request asks, so that it must be here before the call queues.
     fn needs_body(&self, head: &Head) -> bool;
@@ -224,6 +238,22 @@ impl Progress {
     /// Interim replies of the backend that came since the last call of this.
     pub fn take_interim(&self) -> Option<Vec<u8>> {
         self.record.get()?.take_interim()
+    }
+
+    /// The id of the call, if it has begun.
+    #[must_use]
+    pub fn call(&self) -> Option<u64> {
+        self.record.get().map(|record| record.id())
+    }
+
+    /// The form of a refusal of the call, which its route decides.
+    #[must_use]
+    pub fn refusal_form(&self) -> RefusalForm {
+        let form = |facts: &mut Facts| Some(facts.rare().refused_as.as_ref()?.form);
+        self.record
+            .get()
+            .and_then(|record| record.note(form))
+            .unwrap_or_default()
     }
 
     /// The client got a sign of life.

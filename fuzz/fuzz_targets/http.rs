@@ -16,7 +16,7 @@ use tidegate::call::listener::ProxyProtocol;
 use tidegate::call::{
     BackendKind, Bind, Dialect, Head, Identity, Listener, Message, Origin, Peer, Progress,
     Protocol, Refusal, Rejection, Reply, ReplyBody, Request, RequestBody, Serve, TaskWakers,
-    Tunnel, UserFrom, SignsOfLife,
+    Tunnel, UserFrom, SignsOfLife, LooksExceeded, QueueStanding,
 };
 use tidegate::protocol::forwarded_options::{ForwardedRule, ForwardedSettings};
 use tidegate::protocol::trusted::TrustedProxies;
@@ -71,6 +71,14 @@ impl Serve for Stub {
         );
     }
 
+    fn standing(&self, _: u64, _: Option<&Identity>) -> Result<Option<QueueStanding>, LooksExceeded> {
+        Ok(None)
+    }
+
+    fn waiting(&self) -> usize {
+        0
+    }
+
     fn needs_body(&self, head: &Head) -> bool {
         head.path().len() % 3 == 0
     }
@@ -113,6 +121,8 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
         user_from: UserFrom::Basic,
         signs_of_life: SignsOfLife::Continue,
         signs_of_life_every: Duration::from_millis(100),
+        event_stream_signs: true,
+        queue_status: true,
     };
     let now = tidegate_limits::Timestamp::ZERO;
     let accepted = AcceptedConnection::new(stream, Peer::Tcp(address), Arc::new(listener), now);

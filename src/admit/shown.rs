@@ -13,7 +13,7 @@ use super::decision::{CallOwner, WaitingCall};
 use super::lock::GateState;
 use super::metrics::GateNow;
 use super::observe::ObservedNow;
-use crate::call::Destination;
+use crate::call::{Destination, LooksExceeded, QueueStanding, Record};
 
 /// A waiting call, at one moment.
 #[derive(Clone, Debug)]
@@ -136,6 +136,32 @@ impl Gate {
                 })
             })
         })
+    }
+
+    /// The place of the call with this id, and its record; `None` if it does not wait. Looks at every waiting call.
+    ///
+    /// # Errors
+    /// If this second has had its looks.
+    pub fn place(
+        &self,
+        id: u64,
+    ) -> Result<Option<(QueueStanding, Option<Arc<Record>>)>, LooksExceeded> {
+        let looks = &self.lock.looks;
+        looks.look(self.lock.clock.now())?;
+        let error = looks.error();
+        Ok(self.lock.look(|state, now| {
+            let reopens = state.acts.pause().map(|pause| pause.ends);
+            state.lanes.iter().find_map(|lane| {
+                let (ticket, waiter) = lane.tickets().find(|(_, waiter)| waiter.id == id)?;
+                let foreseen = lane.foreseen(now, &[ticket], reopens).pop()??;
+                let place = QueueStanding {
+                    ahead: foreseen.ahead,
+                    wait: foreseen.starts.map(|starts| starts.since(now)),
+                    error,
+                };
+                Some((place, waiter.record.upgrade()))
+            })
+        }))
     }
 
     /// Calls that have left for a backend since the start.

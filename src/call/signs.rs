@@ -1,5 +1,7 @@
 //! Signs of life: what a client gets while its call waits, so that neither it nor a proxy between gives up.
 
+use std::time::Duration;
+
 use crate::options::words;
 
 words! {
@@ -23,5 +25,22 @@ labels! {
         Continue = "100",
         /// An interim answer `102 Processing`.
         Processing = "102",
+        /// A comment in an event stream.
+        Event = "event",
     }
 }
+
+/// Where a waiting call stands in the queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueueStanding {
+    /// The calls ahead of it, as far as is known.
+    pub ahead: u64,
+    /// The time until its predicted start; `None` if that is not known.
+    pub wait: Option<Duration>,
+    /// How far predictions were off lately, in parts of the wait; `None` if no call has waited.
+    pub error: Option<f32>,
+}
+
+/// Clients ask more often for places in the queue than they may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LooksExceeded;

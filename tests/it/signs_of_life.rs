@@ -1,13 +1,15 @@
 //! Signs of life through the real process: what reaches a client while its call waits, and what must not.
 
+mod events;
 mod matrix;
+mod place;
 
 use std::net::SocketAddr;
 
 use crate::certificates::{Files, Shows};
 use crate::raw_http::{Acceptor, Peer, SOON, get, ok, one_at_a_time, reach_load};
 use crate::sidecar::Sidecar;
-use crate::support::{Answer, connect};
+use crate::support::{Answer, closed_port, connect};
 
 /// An agent that is known to read any number of interim answers.
 const CURL: &str = "User-Agent: curl/8.5.0\r\n";
@@ -47,8 +49,13 @@ impl Busy {
 
     /// With these lines in each listener, and these in `[backend]`.
     async fn start_with(more: &str, of_backend: &str) -> Self {
+        Self::behind(&listeners(more), of_backend).await
+    }
+
+    /// With these listeners.
+    async fn behind(listeners: &str, of_backend: &str) -> Self {
         let backend = Acceptor::start().await;
-        let sections = format!("[server]\ndrain_timeout = \"1s\"\n{}", listeners(more));
+        let sections = format!("[server]\ndrain_timeout = \"1s\"\n{listeners}");
         let of_backend = format!("pool_max_idle = 0\n{of_backend}");
         let config = one_at_a_time(backend.addr, &of_backend, &sections);
         let sidecar = Sidecar::start(&config).await;
@@ -139,6 +146,11 @@ async fn each_agent_gets_the_sign_that_it_reads() {
         ("102", "", Some("102")),
         ("off", CURL, None),
         ("test", CURL, None),
+        (
+            "by-agent",
+            "User-Agent: curl/8.5.0\r\nX-Forwarded-For: 192.0.2.1\r\n",
+            None,
+        ),
     ] {
         calls += 1;
         let mut client = busy.waiting(listener, &get("/page", agent), calls).await;
@@ -317,7 +329,13 @@ async fn a_client_that_reads_nothing_delays_no_call() {
 
 #[tokio::test]
 async fn a_reload_changes_new_connections_and_a_drain_refuses_behind_signs() {
-    let busy = Busy::start("").await;
+    // A reload knows a listener by its address.
+    let listener = format!(
+        "[[listen]]\nname = \"off\"\nbind = \"{}\"\nsigns_of_life = \"off\"\n\
+         signs_of_life_every = \"100ms\"\n",
+        closed_port()
+    );
+    let busy = Busy::behind(&listener, "").await;
     let mut before = busy.waiting("off", &get("/page", CURL), 1).await;
     let with_signs = busy
         .config

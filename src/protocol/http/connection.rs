@@ -13,9 +13,11 @@ use super::super::streams::StreamKind;
 use super::super::wire::OnEof;
 use super::super::yield_once::yield_once;
 use super::super::{ClientSettings, ConnectionOrigin, ConnectionPhase, Conversation, tunnel};
+use super::answer;
 use super::client_socket::ClientSocket;
 use super::http2;
 use super::identity::Identities;
+use super::place;
 use super::received::{self, read_array};
 use super::request_reader::{ReadOutcome, ReadyRequest, RequestReader};
 use super::respond::{HttpAnswer, ReplyForm, WriteError, WriteProgress};
@@ -153,6 +155,19 @@ impl<S: Serve> HttpConnection<S> {
             max_forwards,
         } = request;
         let identity = self.identities.of(&call.head);
+        if self.listener.queue_status
+            && let Some(asked) = place::asked_call(&call.head)
+        {
+            let answer = place::answer(&self.conversation.serve, &identity, asked);
+            let (head, body) = answer::own(answer);
+            let form = match &call.body {
+                RequestBody::Whole(_) => form,
+                RequestBody::Streamed { .. } => form.closing(),
+            };
+            return Some(Box::pin(
+                self.answer_at_once(HttpAnswer::new(head, body, form)),
+            ));
+        }
         if self.has_left_before() {
             // Recorded as aborted, and never sent.
             let progress = Progress::default();
@@ -206,7 +221,7 @@ impl<S: Serve> HttpConnection<S> {
     fn call(
         &mut self,
         identity: Arc<Identity>,
-        call: Box<HttpCall>,
+        mut call: Box<HttpCall>,
         mut upload: Option<Box<Upload>>,
         form: ReplyForm,
     ) -> impl Future<Output = ConnectionStep> + Send {
@@ -217,9 +232,10 @@ impl<S: Serve> HttpConnection<S> {
             let mut interim = Vec::new();
             let mut answer = {
                 let upload_now = upload.as_deref();
-                let mut signs = Signs::of(&self.listener, &identity, &call, form, upload_now);
+                let mut signs = Signs::of(&self.listener, &identity, &mut call, form, upload_now);
                 let request = self.request(identity, call);
-                let mut serving = pin!(self.conversation.serve.serve(request, &progress));
+                let serve = &self.conversation.serve;
+                let mut serving = pin!(serve.serve(request, &progress));
                 let reply = poll_fn(|cx| {
                     loop {
                         let served = serving.as_mut().poll(cx);
@@ -243,27 +259,24 @@ impl<S: Serve> HttpConnection<S> {
                                 continue;
                             }
                         }
-                        if let Some(signs) = &mut signs
-                            && !progress.is_admitted()
-                            && signs
-                                .poll(&mut self.socket, &mut interim, &progress, cx)
-                                .is_ready()
-                        {
-                            return Poll::Ready(None);
-                        }
-                        if !interim.is_empty()
-                            && self.socket.stream.write_ahead(&mut interim, cx).is_err()
-                        {
-                            return Poll::Ready(None);
-                        }
                         // Dropping the call cancels it, or closes it, or leaves it to itself.
-                        return self.socket.stream.poll_left(cx, on_eof).map(|()| None);
+                        let (signs, call) = (signs.as_deref_mut(), (serve, &progress));
+                        return self
+                            .socket
+                            .poll_left(signs, &mut interim, call, cx)
+                            .map(|()| None);
                     }
                 });
                 let Some(reply) = reply.await else {
                     return ConnectionStep::End;
                 };
-                HttpAnswer::of(reply, form, self.conversation.settings.backend_kind)
+                let is_refused = reply.is_err();
+                let kind = self.conversation.settings.backend_kind;
+                let mut answer = HttpAnswer::of(reply, form, kind);
+                if let Some(signs) = &signs {
+                    signs.complete(&mut answer, is_refused, serve, &progress);
+                }
+                answer
             };
             answer.ahead = interim;
             self.complete_answer(&mut answer, &mut upload, &progress);
@@ -360,7 +373,12 @@ impl<S: Serve> HttpConnection<S> {
             RequestBody::Whole(_) => form,
             RequestBody::Streamed { .. } => form.closing(),
         };
-        let answer = HttpAnswer::as_last(&call.head, form);
+        self.answer_at_once(HttpAnswer::as_last(&call.head, form))
+            .await
+    }
+
+    /// Sends an answer to a request that is no call.
+    async fn answer_at_once(&mut self, answer: HttpAnswer) -> ConnectionStep {
         let closes = answer.form.closes;
         if self.socket.send(answer, &mut None).await.is_err() {
             return ConnectionStep::End;

@@ -1,4 +1,4 @@
-//! Interim answers to a client whose call waits.
+//! Signs of life for a client whose call waits: interim answers, or the comments of an event stream.
 //!
 //! They are bounded and never delay a call: a sign that cannot leave at once is dropped. The timer is the one of the
 //! connection.
@@ -16,25 +16,40 @@ use tokio::time::Instant;
 
 use self::agents::MostInterims;
 use super::client_socket::ClientSocket;
-use super::respond::ReplyForm;
+use super::events::{self, StreamRequest};
+use super::place;
+use super::respond::{HttpAnswer, ReplyForm};
 use super::upload::Upload;
-use crate::call::{HttpCall, Identity, Listener, Progress, Sign, SignsOfLife};
+use crate::call::{HttpCall, Identity, Listener, Progress, Serve, Sign, SignsOfLife};
 
 /// The most signs of one call, unless the agent is known to read any number.
 const FEW: u32 = 5;
 
-/// The head of an interim answer that tells nothing.
-const PROCESSING: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
+/// Fields that proxies add. The agent is then the client of a proxy, and it is the proxy that reads the signs.
+const PROXY_FIELDS: [&str; 4] = ["via", "forwarded", "x-forwarded-for", "x-real-ip"];
 
 /// The signs of life of one call.
 pub(super) struct Signs {
-    sign: Sign,
-    /// How many may follow; `None` without a bound.
-    left: Option<u32>,
+    interim: Option<InterimSigns>,
+    /// How it asks for an event stream, if it may get comments.
+    events: Option<StreamRequest>,
+    /// The head of the event stream was written.
+    has_begun: bool,
+    /// The client asks for its place in the queue.
+    tells_place: bool,
+    closes: bool,
     has_sent: bool,
     every: Duration,
     /// When the next one is due, once the call waits.
     due: Option<Instant>,
+}
+
+/// The interim answers of a call.
+#[derive(Clone, Copy)]
+struct InterimSigns {
+    sign: Sign,
+    /// How many may follow; `None` without a bound.
+    left: Option<u32>,
 }
 
 impl Signs {
@@ -42,41 +57,62 @@ impl Signs {
     pub(super) fn of(
         listener: &Listener,
         identity: &Identity,
-        call: &HttpCall,
+        call: &mut HttpCall,
         form: ReplyForm,
         upload: Option<&Upload>,
     ) -> Option<Box<Self>> {
-        // A client that asks for another protocol may take any answer but that for a refusal.
-        let is_apart = form.version != HttpVersion::Http11 || call.head.upgrade().is_some();
-        if listener.signs_of_life == SignsOfLife::Off || is_apart {
+        if !listener.gives_signs() || form.version != HttpVersion::Http11 {
             return None;
         }
+        let tells_place = listener.queue_status && place::is_asked_for(&call.head.headers);
+        // A client that asks for another protocol may take any other answer for a refusal.
+        let is_apart = call.head.upgrade().is_some();
         // It would take a 100 for the permission to send its body.
         let expects = upload.is_some_and(Upload::waits);
-        let (sign, most) = sign_for(listener.signs_of_life, identity, expects)?;
-        Some(Box::new(Self {
-            sign,
-            left: (most == MostInterims::Few).then_some(FEW),
+        let is_proxied = PROXY_FIELDS
+            .iter()
+            .any(|name| call.head.headers.contains(name));
+        let interim = match listener.signs_of_life {
+            SignsOfLife::ByAgent if is_proxied => None,
+            wanted => interim_for(wanted, identity, expects),
+        };
+        let events = (listener.event_stream_signs && form.has_body())
+            .then(|| StreamRequest::take(call))
+            .flatten();
+        let signs = Self {
+            interim: interim.filter(|_| !is_apart),
+            events: events.filter(|_| !is_apart),
+            has_begun: false,
+            tells_place,
+            closes: form.closes,
             has_sent: false,
             every: listener.signs_of_life_every,
             due: None,
-        }))
+        };
+        let is_any = signs.interim.is_some() || signs.events.is_some() || tells_place;
+        is_any.then(|| Box::new(signs))
     }
 
-    /// Whether the client may get interim replies of the backend. One that counts them all may have read enough.
+    /// Whether the client may get interim replies of the backend. One that counts them all may have read enough, and
+    /// none fits into an event stream.
     pub(super) fn pass_interim(&self) -> bool {
-        self.left.is_none() || !self.has_sent
+        let counts = self.interim.is_some_and(|interim| interim.left.is_some());
+        !self.has_begun && !(counts && self.has_sent)
     }
 
-    /// Appends a sign if one is due and those before it have left. Ready if the client was found to have left.
-    pub(super) fn poll(
+    /// Writes a sign if one is due and those before it have left. Ready if the client was found to have left.
+    pub(super) fn poll<S: Serve>(
         &mut self,
         socket: &mut ClientSocket,
         unsent: &mut Vec<u8>,
-        progress: &Progress,
+        (serve, progress): (&S, &Progress),
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        if self.left == Some(0) {
+        let is_over = match self.interim {
+            None => true,
+            Some(interim) => interim.left == Some(0),
+        };
+        if is_over && self.events.is_none() {
             return Poll::Pending;
         }
         let due = *self.due.get_or_insert_with(|| Instant::now() + self.every);
@@ -93,25 +129,85 @@ impl Signs {
             // The client does not read.
             Poll::Ready(Ok(())) | Poll::Pending => return Poll::Pending,
         }
-        self.has_sent = true;
-        if let Some(left) = &mut self.left {
-            *left -= 1;
-        }
-        unsent.extend_from_slice(match self.sign {
-            Sign::Continue => write::CONTINUE,
-            Sign::Processing => PROCESSING,
-        });
-        progress.note_sign(self.sign);
+        self.write(unsent, serve, progress);
         Poll::Pending
+    }
+
+    fn write<S: Serve>(&mut self, unsent: &mut Vec<u8>, serve: &S, progress: &Progress) {
+        let call = progress.call();
+        let place = call
+            .filter(|_| self.tells_place)
+            .and_then(|id| serve.standing(id, None).ok()?);
+        if let Some(asks) = self.events {
+            if self.has_begun || asks.may_begin(progress.refusal_form()) {
+                if !self.has_begun {
+                    events::begin(call, self.closes, unsent);
+                }
+                self.has_begun = true;
+                events::comment(place, unsent);
+                progress.note_sign(Sign::Event);
+                return;
+            }
+            self.events = None;
+        }
+        let Some(InterimSigns { sign, left }) = &mut self.interim else {
+            return;
+        };
+        if let Some(left) = left {
+            *left = left.saturating_sub(1);
+        }
+        self.has_sent = true;
+        match sign {
+            Sign::Processing => write::status_line(102, b"Processing", unsent),
+            Sign::Continue | Sign::Event => write::status_line(100, b"Continue", unsent),
+        }
+        if let Some(place) = place {
+            place::fields(call, place, unsent);
+        }
+        unsent.extend_from_slice(b"\r\n");
+        progress.note_sign(*sign);
+    }
+
+    /// Changes the answer of the call by what its client got, and by what it asked for.
+    pub(super) fn complete<S: Serve>(
+        &self,
+        answer: &mut HttpAnswer,
+        is_refused: bool,
+        serve: &S,
+        progress: &Progress,
+    ) {
+        if self.has_begun {
+            answer.continue_events(progress.refusal_form());
+        } else if self.tells_place && is_refused {
+            answer.tell_place(serve.waiting());
+        }
     }
 }
 
-/// The sign that a client gets, and how many.
-fn sign_for(
-    wanted: SignsOfLife,
-    identity: &Identity,
-    expects: bool,
-) -> Option<(Sign, MostInterims)> {
+impl ClientSocket {
+    /// Ready when the client has left. Until then, a client whose call waits gets its signs, and what is unsent.
+    pub(super) fn poll_left<S: Serve>(
+        &mut self,
+        signs: Option<&mut Signs>,
+        unsent: &mut Vec<u8>,
+        (serve, progress): (&S, &Progress),
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        if let Some(signs) = signs
+            && !progress.is_admitted()
+            && signs.poll(self, unsent, (serve, progress), cx).is_ready()
+        {
+            return Poll::Ready(());
+        }
+        if !unsent.is_empty() && self.stream.write_ahead(unsent, cx).is_err() {
+            return Poll::Ready(());
+        }
+        self.stream.poll_left(cx, self.on_eof)
+    }
+}
+
+/// The interim answers that a client gets.
+fn interim_for(wanted: SignsOfLife, identity: &Identity, expects: bool) -> Option<InterimSigns> {
     let known = identity.user_agent.as_deref().and_then(agents::find);
     let of_continue = known.map_or(MostInterims::Few, |it| it.of_continue);
     let of_continue = match expects {
@@ -131,5 +227,10 @@ fn sign_for(
             }
         }
     };
-    (most != MostInterims::None).then_some((sign, most))
+    let left = match most {
+        MostInterims::None => return None,
+        MostInterims::Few => Some(FEW),
+        MostInterims::Any => None,
+    };
+    Some(InterimSigns { sign, left })
 }
