@@ -14,9 +14,9 @@ use http_body_util::BodyExt;
 use libfuzzer_sys::fuzz_target;
 use tidegate::call::listener::ProxyProtocol;
 use tidegate::call::{
-    BackendKind, Bind, Dialect, Head, Identity, Listener, Message, Origin, Peer, Progress,
-    Protocol, Refusal, Rejection, Reply, ReplyBody, Request, RequestBody, Serve, TaskWakers,
-    Tunnel, UserFrom, SignsOfLife, LooksExceeded, QueueStanding,
+    BackendKind, Bind, Dialect, Head, Identity, Listener, LooksExceeded, Message, Origin, Peer,
+    Progress, Protocol, QueueStanding, Refusal, Rejection, Reply, ReplyBody, Request, RequestBody,
+    Serve, SignsOfLife, TaskWakers, Tunnel, UserFrom,
 };
 use tidegate::protocol::forwarded_options::{ForwardedRule, ForwardedSettings};
 use tidegate::protocol::trusted::TrustedProxies;
@@ -71,7 +71,11 @@ impl Serve for Stub {
         );
     }
 
-    fn standing(&self, _: u64, _: Option<&Identity>) -> Result<Option<QueueStanding>, LooksExceeded> {
+    fn standing(
+        &self,
+        _: u64,
+        _: Option<&Identity>,
+    ) -> Result<Option<QueueStanding>, LooksExceeded> {
         Ok(None)
     }
 
