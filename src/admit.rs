@@ -59,5 +59,5 @@ pub use self::settings::{
     AfterCrash, ClassDeadline, ClassPool, ClassRule, GateSettings, LedgerLost, PacedLimit,
     WhenFull, Window,
 };
-pub use self::shown::{CarriedSlots, QueuedCallNow};
+pub use self::shown::{CarriedSlots, FoundStanding, QueuedCallNow};
 pub use self::waiting::{Admission, QueuePosition, QueuedCall};

@@ -30,6 +30,9 @@ pub struct QueuedCallNow {
     pub carried: Option<CarriedSlots>,
 }
 
+/// Where a waiting call stands, and its record if the call has not just ended.
+pub type FoundStanding = (QueueStanding, Option<Arc<Record>>);
+
 /// Slots of a limit that calls of processes before hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CarriedSlots {
@@ -142,10 +145,7 @@ impl Gate {
     ///
     /// # Errors
     /// If this second has had its looks.
-    pub fn place(
-        &self,
-        id: u64,
-    ) -> Result<Option<(QueueStanding, Option<Arc<Record>>)>, LooksExceeded> {
+    pub fn place(&self, id: u64) -> Result<Option<FoundStanding>, LooksExceeded> {
         let looks = &self.lock.looks;
         looks.look(self.lock.clock.now())?;
         let error = looks.error();

@@ -97,7 +97,7 @@ impl Signs {
     /// none fits into an event stream.
     pub(super) fn pass_interim(&self) -> bool {
         let counts = self.interim.is_some_and(|interim| interim.left.is_some());
-        !self.has_begun && !(counts && self.has_sent)
+        !(self.has_begun || counts && self.has_sent)
     }
 
     /// Writes a sign if one is due and those before it have left. Ready if the client was found to have left.
