@@ -133,9 +133,10 @@ nova:
 rpc-clients: clients
 	sh tests/peers/rpc/setup.sh
 
-# curl, Node.js and Java, as clients of HTTP. Go is tried where there is one.
+# curl, wget, Node.js, Java, Perl, Ruby and Go, as clients of HTTP.
 clients:
 	sh tests/peers/clients.sh
+	sh tests/peers/http/go.sh
 
 # etcd, ZooKeeper and Redis.
 stores:

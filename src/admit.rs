@@ -28,6 +28,7 @@ pub(crate) mod options;
 mod peer;
 mod peer_calls;
 mod permit;
+mod place;
 pub mod policy;
 mod promotion;
 mod quotas;
@@ -61,5 +62,5 @@ pub use self::settings::{
     AfterCrash, ClassDeadline, ClassPool, ClassRule, GateSettings, LedgerLost, PacedLimit,
     WhenFull, Window,
 };
-pub use self::shown::{CarriedSlots, QueuedCallNow};
+pub use self::shown::{CarriedSlots, FoundStanding, QueuedCallNow};
 pub use self::waiting::{Admission, QueuePosition, QueuedCall};

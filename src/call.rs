@@ -48,6 +48,7 @@ mod reply;
 mod request;
 pub mod sdk;
 pub mod session;
+mod signs;
 pub mod steps;
 pub mod ticket;
 mod trace;
@@ -76,7 +77,7 @@ pub use self::meter::{AnswerMeter, CostPlace};
 pub use self::observe::{NoObserver, Observe};
 pub use self::rate_limit::LimitMode;
 pub use self::record::{Facts, RareFacts, Record, Verdict};
-pub use self::refusal::{Reason, Refusal};
+pub use self::refusal::{Reason, Refusal, RefusalForm};
 
 pub use self::reply::{
     BodyError, BufferedReply, ByteStream, ClientLeft, PolledFrame, Reply, ReplyBody, Tunnel,
@@ -84,6 +85,7 @@ pub use self::reply::{
 };
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody};
 pub use self::sdk::{ArrayCall, BackendKind};
+pub use self::signs::{LooksExceeded, QueueStanding, Sign, SignsOfLife};
 pub use self::ticket::{CallDigest, ClientPatience, TicketMode, TicketRule};
 pub use self::trace::{Trace, TraceId};
 pub use self::wakers::{TaskWakers, WatchedTask};
@@ -142,6 +144,20 @@ pub trait Serve: Clone + Send + Sync + 'static {
     /// Records a connection that was closed before its first request.
     fn rejected(&self, identity: &Identity, rejection: Rejection);
 
+    /// Where the call with this id stands in the queue; `None` if it does not wait, or if it is not a call of this
+    /// client.
+    ///
+    /// # Errors
+    /// If clients ask too often.
+    fn standing(
+        &self,
+        call: u64,
+        client: Option<&Identity>,
+    ) -> Result<Option<QueueStanding>, LooksExceeded>;
+
+    /// How many calls wait.
+    fn waiting(&self) -> usize;
+
     /// Whether the body decides what this request asks, so that it must be here before the call queues.
     fn needs_body(&self, head: &Head) -> bool;
 }
@@ -173,14 +189,8 @@ impl Progress {
     /// The progress of a call of this listener.
     #[must_use]
     pub fn of(listener: &Listener) -> Self {
-        Self::with(TicketRule::of(listener))
-    }
-
-    /// The progress of a call whose client may have a ticket by this rule.
-    #[must_use]
-    pub fn with(tickets: TicketRule) -> Self {
         Self {
-            tickets,
+            tickets: TicketRule::of(listener),
             ..Self::default()
         }
     }
@@ -260,6 +270,29 @@ impl Progress {
     /// Interim replies of the backend that came since the last call of this.
     pub fn take_interim(&self) -> Option<Vec<u8>> {
         self.record.get()?.take_interim()
+    }
+
+    /// The id of the call, if it has begun.
+    #[must_use]
+    pub fn call(&self) -> Option<u64> {
+        self.record.get().map(|record| record.id())
+    }
+
+    /// The form of a refusal of the call, which its route decides.
+    #[must_use]
+    pub fn refusal_form(&self) -> RefusalForm {
+        let form = |facts: &mut Facts| Some(facts.rare().refused_as.as_ref()?.form);
+        self.record
+            .get()
+            .and_then(|record| record.note(form))
+            .unwrap_or_default()
+    }
+
+    /// The client got a sign of life.
+    pub fn note_sign(&self, sign: Sign) {
+        if let Some(record) = self.record.get() {
+            record.note(|facts| facts.rare_mut().note_sign(sign));
+        }
     }
 
     /// The record of the call, if it has begun.

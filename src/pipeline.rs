@@ -21,14 +21,15 @@ use tidegate_runtime::{Clock, Live};
 use crate::admit::{Ask, Claimed, Gate, Waits};
 use crate::call::claim::CostRule;
 use crate::call::{
-    Claim, Dialect, Facts, Head, Identity, Message, Observe, Origin, Progress, Reason, Record,
-    Refusal, Rejection, Reply, Request, RequestBody, Serve, TaskWakers, TicketMode, Trace, Tunnel,
+    Claim, Dialect, Facts, Head, Identity, LooksExceeded, Message, Observe, Origin, Progress,
+    QueueStanding, Reason, Record, Refusal, Rejection, Reply, Request, RequestBody, Serve,
+    TaskWakers, TicketMode, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
 use crate::coalesce::Coalescer;
 use crate::forward::{Forward, Forwarder, TcpConnection};
-use crate::tasks::{Preference, Tasks};
+use crate::tasks::{Owner, Preference, Tasks};
 
 /// The stages in their order.
 #[derive(Clone)]
@@ -146,6 +147,27 @@ impl Serve for Pipeline {
 
     fn rejected(&self, identity: &Identity, rejection: Rejection) {
         self.observer.connection_rejected(identity, rejection);
+    }
+
+    fn standing(
+        &self,
+        call: u64,
+        client: Option<&Identity>,
+    ) -> Result<Option<QueueStanding>, LooksExceeded> {
+        let found = self.gate.place(call)?;
+        Ok(found.and_then(|(standing, record)| {
+            let is_own = |client| {
+                let owner = record?.note(|facts| Owner::of(&facts.origin.identity));
+                Some(owner == Owner::of(client))
+            };
+            client
+                .is_none_or(|client| is_own(client) == Some(true))
+                .then_some(standing)
+        }))
+    }
+
+    fn waiting(&self) -> usize {
+        self.gate.busy().1
     }
 
     fn needs_body(&self, head: &Head) -> bool {

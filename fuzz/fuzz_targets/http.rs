@@ -14,9 +14,9 @@ use http_body_util::BodyExt;
 use libfuzzer_sys::fuzz_target;
 use tidegate::call::listener::ProxyProtocol;
 use tidegate::call::{
-    BackendKind, Bind, Dialect, Head, Identity, Listener, Message, Origin, Peer, Progress,
-    Protocol, Refusal, Rejection, Reply, ReplyBody, Request, RequestBody, Serve, TaskWakers,
-    Tunnel, UserFrom,
+    BackendKind, Bind, Dialect, Head, Identity, Listener, LooksExceeded, Message, Origin, Peer,
+    Progress, Protocol, QueueStanding, Refusal, Rejection, Reply, ReplyBody, Request, RequestBody,
+    Serve, SignsOfLife, TaskWakers, Tunnel, UserFrom,
 };
 use tidegate::protocol::forwarded_options::{ForwardedRule, ForwardedSettings};
 use tidegate::protocol::trusted::TrustedProxies;
@@ -71,6 +71,18 @@ impl Serve for Stub {
         );
     }
 
+    fn standing(
+        &self,
+        _: u64,
+        _: Option<&Identity>,
+    ) -> Result<Option<QueueStanding>, LooksExceeded> {
+        Ok(None)
+    }
+
+    fn waiting(&self) -> usize {
+        0
+    }
+
     fn needs_body(&self, head: &Head) -> bool {
         head.path().len() % 3 == 0
     }
@@ -111,6 +123,10 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
         tls: None,
         proxy_protocol: ProxyProtocol::Off,
         user_from: UserFrom::Basic,
+        signs_of_life: SignsOfLife::Continue,
+        signs_of_life_every: Duration::from_millis(100),
+        event_stream_signs: true,
+        queue_status: true,
     };
     let now = tidegate_limits::Timestamp::ZERO;
     let accepted = AcceptedConnection::new(stream, Peer::Tcp(address), Arc::new(listener), now);

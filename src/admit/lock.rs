@@ -26,6 +26,7 @@ use super::kept_places::KeptPlaces;
 use super::ledger::GateLedger;
 use super::observe::{CallEvent, Observer};
 use super::peer_calls::PeerCalls;
+use super::place::PlaceLooks;
 use super::policy;
 use super::promotion::Promotions;
 use super::settings::{ClassDeadline, ClassRule, GateSettings, WhenFull};
@@ -62,6 +63,8 @@ pub(super) struct GateLock {
     pub(super) gives_up: AtomicBool,
     /// Calls that left for a backend.
     pub(super) sent: AtomicU64,
+    /// The looks of clients at the places of their calls.
+    pub(super) looks: PlaceLooks,
 }
 
 pub(super) struct GateState {
@@ -155,6 +158,7 @@ impl GateLock {
             state: Mutex::new(state),
             rearm: Notify::new(),
             sent: AtomicU64::new(0),
+            looks: PlaceLooks::default(),
             full: AtomicBool::new(false),
             room: Notify::new(),
             watched: AtomicBool::new(false),

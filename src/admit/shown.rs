@@ -13,7 +13,7 @@ use super::decision::{CallOwner, WaitingCall};
 use super::lock::GateState;
 use super::metrics::GateNow;
 use super::observe::ObservedNow;
-use crate::call::Destination;
+use crate::call::{Destination, LooksExceeded, QueueStanding, Record};
 
 /// A waiting call, at one moment.
 #[derive(Clone, Debug)]
@@ -29,6 +29,9 @@ pub struct QueuedCallNow {
     /// The calls of processes before that hold slots of that limit.
     pub carried: Option<CarriedSlots>,
 }
+
+/// Where a waiting call stands, and its record if the call has not just ended.
+pub type FoundStanding = (QueueStanding, Option<Arc<Record>>);
 
 /// Slots of a limit that calls of processes before hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +140,29 @@ impl Gate {
                 })
             })
         })
+    }
+
+    /// The place of the call with this id, and its record; `None` if it does not wait. Looks at every waiting call.
+    ///
+    /// # Errors
+    /// If this second has had its looks.
+    pub fn place(&self, id: u64) -> Result<Option<FoundStanding>, LooksExceeded> {
+        let looks = &self.lock.looks;
+        looks.look(self.lock.clock.now())?;
+        let error = looks.error();
+        Ok(self.lock.look(|state, now| {
+            let reopens = state.acts.pause().map(|pause| pause.ends);
+            state.lanes.iter().find_map(|lane| {
+                let (ticket, waiter) = lane.tickets().find(|(_, waiter)| waiter.id == id)?;
+                let foreseen = lane.foreseen(now, &[ticket], reopens).pop()??;
+                let place = QueueStanding {
+                    ahead: foreseen.ahead,
+                    wait: foreseen.starts.map(|starts| starts.since(now)),
+                    error,
+                };
+                Some((place, waiter.record.upgrade()))
+            })
+        }))
     }
 
     /// Calls that have left for a backend since the start.

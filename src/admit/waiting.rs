@@ -91,15 +91,19 @@ impl GateCall {
                 let delayed = waited.held_by.is_some()
                     || waited.postponed > 0
                     || waited.delays.longest().is_some();
+                let start_error = waited.foreseen.map(|(since, starts)| {
+                    let wait = at.since(since).max(LEAST_WAIT);
+                    let off = starts.as_nanos().abs_diff(at.as_nanos());
+                    Duration::from_nanos(off).as_secs_f32() / wait.as_secs_f32()
+                });
+                if let Some(error) = start_error {
+                    self.lock.looks.note_error(error);
+                }
                 self.record.note(|facts| {
                     note_postponed(facts, postponed);
                     facts.step(at, StepKind::Admitted);
                     facts.admitted = Some(at);
-                    facts.start_error = waited.foreseen.map(|(since, starts)| {
-                        let wait = at.since(since).max(LEAST_WAIT);
-                        let off = starts.as_nanos().abs_diff(at.as_nanos());
-                        Duration::from_nanos(off).as_secs_f32() / wait.as_secs_f32()
-                    });
+                    facts.start_error = start_error;
                     if !spent.is_empty() {
                         facts.rare_mut().quotas = spent;
                     }

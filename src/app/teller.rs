@@ -20,7 +20,7 @@ use crate::call::{
 use crate::callers::Callers;
 use crate::callers::metrics::Charge;
 use crate::forward::metrics::backend_tls_failures_total;
-use crate::protocol::metrics::connections_rejected_total;
+use crate::protocol::metrics::{connections_rejected_total, signs_of_life_total};
 use crate::telemetry::access::{AccessLog, LineOutcome};
 use crate::telemetry::calls::{Durations, RATE_LIMIT_PREFIX};
 use crate::telemetry::spans::SpanQueue;
@@ -96,6 +96,13 @@ impl Teller {
         for field in identity.unusable.iter() {
             let unusable = metrics.protocol.identity_unusable_total(field.label());
             unusable.inc();
+        }
+        if let Some((sign, sent)) = facts.rare().signs {
+            let of = signs_of_life_total {
+                listener: &identity.listener,
+                sign: sign.label(),
+            };
+            metrics.protocol.signs_of_life_total(of).inc_by(sent);
         }
         if let Some(limit) = &facts.limit {
             metrics.calls.limit_hit(limit);

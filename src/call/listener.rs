@@ -14,8 +14,8 @@ use tokio_rustls::rustls::ServerConfig;
 
 use tidegate_runtime::Causes;
 
-use super::{Dialect, TicketMode};
-use crate::options::kind::{HOUR, SECOND, choice, duration, flag, name, parsed, pem, text};
+use super::{Dialect, SignsOfLife, TicketMode};
+use crate::options::kind::{HOUR, MS, SECOND, choice, duration, flag, name, parsed, pem, text};
 use crate::options::shown::quoted;
 use crate::options::tree::ConfigValue;
 use crate::options::{Mistake, ValueKind, options, words};
@@ -81,6 +81,25 @@ options! {
 
         /// After which time the clients of this listener give up, unless they say otherwise. Needs tickets.
         client_timeout: Option<Duration> = duration(SECOND..=HOUR).optional().example("\"10s\"");
+
+        /// Signs of life for a client on HTTP/1.1 while its call waits, so that neither it nor a proxy between
+        /// gives up. "100" and "102" are interim answers with this status; an agent that is known to fail on them
+        /// gets none. "by-agent" chooses by the User-Agent, and sends nothing to an unknown one or
+        /// through a proxy that names itself: see docs/reference/signs-of-life.md. At most 5 for a call, unless the agent is known to read any number.
+        signs_of_life: SignsOfLife = choice().or(SignsOfLife::Off);
+
+        /// The time between two signs of life. Set it below the shortest idle timeout of clients and of
+        /// proxies between.
+        signs_of_life_every: Duration = duration(100 * MS..=HOUR).or(20 * SECOND);
+
+        /// Whether a client that asks for an event stream gets its head and a comment at each sign of life,
+        /// before its call has its turn. The status is then 200 whatever follows: a refusal, or an answer that
+        /// is no event stream, becomes an event. Clients do not retry it as they would retry a 503.
+        event_stream_signs: bool = flag().or(false);
+
+        /// Whether clients can learn their place in the queue: from signs of life and refusals, if they send
+        /// Prefer: wait, and at GET /v1/queue/CALL. A client learns of its own calls only.
+        queue_status: bool = flag().or(false);
     }
 }
 
@@ -281,6 +300,12 @@ words! {
 }
 
 impl Listener {
+    /// Whether a waiting client may get anything before its answer, or with it.
+    #[must_use]
+    pub fn gives_signs(&self) -> bool {
+        self.signs_of_life != SignsOfLife::Off || self.event_stream_signs || self.queue_status
+    }
+
     /// Whether a PROXY header or TLS comes before the first byte of a request.
     #[must_use]
     pub fn has_preamble(&self) -> bool {

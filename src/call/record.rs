@@ -17,7 +17,7 @@ use tidegate_runtime::lock;
 
 use super::refusal::RefusalTemplate;
 use super::steps::{GateStep, ReplayFacts, StepKind};
-use super::{Claim, Destination, Dialect, Observe, Origin, Reason, Refusal, TraceId, Would};
+use super::{Claim, Destination, Dialect, Observe, Origin, Reason, Refusal, Sign, TraceId, Would};
 
 labels! {
     /// How a call ended.
@@ -121,11 +121,19 @@ pub struct RareFacts {
     pub earlier: Option<Delays>,
     /// The form of a refusal, if the route of the call has one.
     pub refused_as: Option<Box<RefusalTemplate>>,
+    /// The signs of life that the client got while the call waited.
+    pub signs: Option<(Sign, u64)>,
     /// Interim replies of the backend that the client has not got.
     interim: Vec<u8>,
 }
 
 impl RareFacts {
+    /// Counts a sign of life. A call has signs of one kind.
+    pub fn note_sign(&mut self, sign: Sign) {
+        let sent = self.signs.map_or(0, |(_, sent)| sent);
+        self.signs = Some((sign, sent + 1));
+    }
+
     /// Notes in the draws from quotas what the call has cost in the end.
     pub fn settle_quotas(&mut self, measured: Tokens) {
         for spent in &mut self.quotas {
@@ -144,6 +152,7 @@ static NOTHING: RareFacts = RareFacts {
     parent: None,
     earlier: None,
     refused_as: None,
+    signs: None,
     interim: Vec::new(),
 };
 

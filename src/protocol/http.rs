@@ -11,13 +11,16 @@ mod answer;
 mod client_socket;
 mod connection;
 mod date;
+mod events;
 mod head_cache;
 mod http2;
 mod identity;
+mod place;
 mod received;
 mod request_body;
 mod request_reader;
 mod respond;
+mod signs;
 mod upload;
 
 use std::sync::Arc;

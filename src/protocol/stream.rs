@@ -81,13 +81,24 @@ impl ClientStream {
         }
     }
 
-    /// Writes what leaves without a wait, with TLS too, and keeps the rest. Any error shows again at the next write.
-    pub(super) fn write_ahead(&mut self, bytes: &mut Vec<u8>, cx: &mut Context<'_>) {
-        if let Poll::Ready(Ok(written)) = Pin::new(&mut *self).poll_write(cx, bytes) {
-            bytes.drain(..written);
+    /// Writes what leaves without a wait, with TLS too, and keeps the rest.
+    ///
+    /// # Errors
+    /// If the client has left.
+    pub(super) fn write_ahead(
+        &mut self,
+        bytes: &mut Vec<u8>,
+        cx: &mut Context<'_>,
+    ) -> io::Result<()> {
+        if let Poll::Ready(written) = Pin::new(&mut *self).poll_write(cx, bytes) {
+            bytes.drain(..written?);
         }
-        if self.is_tls() {
-            let _ = Pin::new(self).poll_flush(cx);
+        match self.is_tls() {
+            true => match Pin::new(self).poll_flush(cx) {
+                Poll::Ready(flushed) => flushed,
+                Poll::Pending => Ok(()),
+            },
+            false => Ok(()),
         }
     }
 

@@ -876,6 +876,18 @@ impl Serve for Sabotaged {
         self.0.needs_body(head)
     }
 
+    fn standing(
+        &self,
+        call: u64,
+        client: Option<&Identity>,
+    ) -> Result<Option<call::QueueStanding>, call::LooksExceeded> {
+        self.0.standing(call, client)
+    }
+
+    fn waiting(&self) -> usize {
+        self.0.waiting()
+    }
+
     fn refused(&self, origin: Origin, dialect: Dialect, refusal: &Refusal) -> u64 {
         self.0.refused(origin, dialect, refusal)
     }

@@ -40,6 +40,14 @@ fn the_example_of_the_lease_servers_config_is_made_from_the_definitions() {
     check("config.lease-server.toml.example", &lease_server::example());
 }
 
+/// Compares a part of a page with what it should be, or writes it.
+#[track_caller]
+pub(crate) fn check_part(file: &str, name: &str, expected: &str) {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let page = fs::read_to_string(page).expect("it can be read");
+    check(file, &filled(&page, &[(name, expected.to_owned())]));
+}
+
 /// The page with this text between the two comments of each name.
 fn filled(page: &str, parts: &[(&str, String)]) -> String {
     let mut page = page.to_owned();

@@ -104,6 +104,7 @@ mod series;
 mod settled_costs;
 mod shared_payers;
 mod sidecar;
+mod signs_of_life;
 mod sizes;
 mod spans;
 mod state_list;

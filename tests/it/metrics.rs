@@ -14,7 +14,7 @@ use tidegate::callers::metrics::{Charge, LimiterNow};
 use tidegate::callers::shown::{CallerCounts, GroupNow};
 use tidegate::coalesce::CoalesceNow;
 use tidegate::forward::metrics::backend_tls_failures_total;
-use tidegate::protocol::metrics::connections_rejected_total;
+use tidegate::protocol::metrics::{connections_rejected_total, signs_of_life_total};
 use tidegate::tasks::{EndedTaskCounts, TasksNow};
 use tidegate::telemetry::calls::Durations;
 use tidegate_callers::Group;
@@ -165,6 +165,11 @@ fn exercise_connections(metrics: &Metrics) {
         reason: "tls_handshake",
     };
     metrics.protocol.connections_rejected_total(of).inc();
+    let of = signs_of_life_total {
+        listener: "nova",
+        sign: "100",
+    };
+    metrics.protocol.signs_of_life_total(of).inc_by(3);
     metrics.protocol.identity_unusable_total("user_agent").inc();
     metrics.process.access_lines_lost_total("disk_full").inc();
     metrics.process.log_events_lost_total("disk_full").reach(4);
@@ -260,6 +265,7 @@ fn a_scrape_shows_what_was_counted() {
         "tidegate_accept_errors_total 1",
         r#"tidegate_connections_rejected_total{listener="nova",reason="tls_handshake"} 1"#,
         r#"tidegate_identity_unusable_total{field="user_agent"} 1"#,
+        r#"tidegate_signs_of_life_total{listener="nova",sign="100"} 3"#,
         r#"tidegate_access_lines_lost_total{cause="disk_full"} 1"#,
         "tidegate_config_last_reload_successful 1",
         "tidegate_config_last_reload_success_timestamp_seconds 1700000000",

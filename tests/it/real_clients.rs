@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::raw_http::{Peer, access_lines, ok, one_at_a_time, service};
 use crate::sidecar::Sidecar;
-use crate::support::{Answer, Scripted, not_tried};
+use crate::support::{Answer, Scripted};
 
 /// A lock for one client at a time: each has a runtime of its own to load.
 static CLIENTS: Semaphore = Semaphore::const_new(1);
@@ -370,18 +370,6 @@ async fn java_that_offers_h2c_sees_what_the_service_said() {
 
 #[tokio::test]
 async fn go_sees_what_the_service_said() {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let mut go = Command::new("go");
-    go.arg("version");
-    if go.output().await.is_err() {
-        // Go is no part of what `make clients` installs.
-        return not_tried("real_clients: Go", "there is no `go`");
-    }
-    let binary = dir.path().join("drive");
-    let mut build = Command::new("go");
-    build.arg("build").arg("-o").arg(&binary);
-    let cache = std::env::temp_dir().join("tidegate-tests-go");
-    let build = build.arg(program("drive.go")).env("GOCACHE", cache);
-    output(build.env("GO111MODULE", "off")).await;
-    tries("go", &mut Command::new(binary), true).await;
+    let drive = Path::new(env!("CARGO_MANIFEST_DIR")).join(".venv-go/bin/drive");
+    tries("go", &mut Command::new(drive), true).await;
 }

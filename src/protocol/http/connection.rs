@@ -13,16 +13,19 @@ use super::super::streams::StreamKind;
 use super::super::wire::OnEof;
 use super::super::yield_once::yield_once;
 use super::super::{ClientSettings, ConnectionOrigin, ConnectionPhase, Conversation, tunnel};
+use super::answer;
 use super::client_socket::ClientSocket;
 use super::http2;
 use super::identity::Identities;
+use super::place;
 use super::received::{self, read_array};
 use super::request_reader::{ReadOutcome, ReadyRequest, RequestReader};
 use super::respond::{HttpAnswer, ReplyForm, WriteError, WriteProgress};
+use super::signs::Signs;
 use super::upload::Upload;
 use crate::call::{
-    self, Dialect, Head, HttpCall, Identity, Message, Origin, PinnedConnection, Progress, Refusal,
-    Rejection, RequestBody, Serve, TicketRule, Tunnel,
+    self, Dialect, Head, HttpCall, Identity, Listener, Message, Origin, PinnedConnection, Progress,
+    Refusal, Rejection, RequestBody, Serve, Tunnel,
 };
 
 /// Serves the calls of a connection that has sent these bytes.
@@ -40,13 +43,12 @@ pub(super) fn serve<S: Serve>(
         &conversation.settings,
     );
     let cancel_on_eof = from.listener.cancel_on_eof;
-    let tickets = TicketRule::of(&from.listener);
     let mut connection = HttpConnection {
         socket: ClientSocket::new(stream, cancel_on_eof, &conversation.settings),
         reader: RequestReader::new(bytes, came),
+        listener: from.listener,
         pinned: None,
         identities,
-        tickets,
         conversation: Arc::clone(&conversation),
     };
     // Made before, so that the future has room for the connection and not also for its parts: 10,000 of them may be
@@ -96,10 +98,10 @@ type AnswerFuture<'a> = Pin<Box<dyn Future<Output = ConnectionStep> + Send + 'a>
 pub(super) struct HttpConnection<S> {
     socket: ClientSocket,
     reader: RequestReader,
+    listener: Arc<Listener>,
     /// The backend connection that this client has logged in.
     pinned: Option<PinnedConnection>,
     identities: Identities,
-    tickets: TicketRule,
     conversation: Arc<Conversation<S>>,
 }
 
@@ -153,9 +155,22 @@ impl<S: Serve> HttpConnection<S> {
             max_forwards,
         } = request;
         let identity = self.identities.of(&call.head);
+        if self.listener.queue_status
+            && let Some(asked) = place::asked_call(&call.head)
+        {
+            let answer = place::answer(&self.conversation.serve, &identity, asked);
+            let (head, body) = answer::own(answer);
+            let form = match &call.body {
+                RequestBody::Whole(_) => form,
+                RequestBody::Streamed { .. } => form.closing(),
+            };
+            return Some(Box::pin(
+                self.answer_at_once(HttpAnswer::new(head, body, form)),
+            ));
+        }
         if self.has_left_before() {
             // Recorded as aborted, and never sent.
-            let progress = Progress::with(self.tickets);
+            let progress = Progress::of(&self.listener);
             let request = self.request(identity, call);
             drop(self.conversation.serve.serve(request, &progress));
             return None;
@@ -206,23 +221,27 @@ impl<S: Serve> HttpConnection<S> {
     fn call(
         &mut self,
         identity: Arc<Identity>,
-        call: Box<HttpCall>,
+        mut call: Box<HttpCall>,
         mut upload: Option<Box<Upload>>,
         form: ReplyForm,
     ) -> impl Future<Output = ConnectionStep> + Send {
         async move {
             yield_once().await;
-            let progress = Progress::with(self.tickets);
+            let progress = Progress::of(&self.listener);
             let on_eof = self.socket.on_eof;
             let mut interim = Vec::new();
             let mut answer = {
+                let upload_now = upload.as_deref();
+                let mut signs = Signs::of(&self.listener, &identity, &mut call, form, upload_now);
                 let request = self.request(identity, call);
-                let mut serving = pin!(self.conversation.serve.serve(request, &progress));
+                let serve = &self.conversation.serve;
+                let mut serving = pin!(serve.serve(request, &progress));
                 let reply = poll_fn(|cx| {
                     loop {
                         let served = serving.as_mut().poll(cx);
                         if let Some(more) = progress.take_interim()
                             && form.version == HttpVersion::Http11
+                            && signs.as_ref().is_none_or(|signs| signs.pass_interim())
                         {
                             interim.extend_from_slice(&more);
                         }
@@ -240,17 +259,24 @@ impl<S: Serve> HttpConnection<S> {
                                 continue;
                             }
                         }
-                        if !interim.is_empty() {
-                            self.socket.stream.write_ahead(&mut interim, cx);
-                        }
                         // Dropping the call cancels it, or closes it, or leaves it to itself.
-                        return self.socket.stream.poll_left(cx, on_eof).map(|()| None);
+                        let (signs, call) = (signs.as_deref_mut(), (serve, &progress));
+                        return self
+                            .socket
+                            .poll_left(signs, &mut interim, call, cx)
+                            .map(|()| None);
                     }
                 });
                 let Some(reply) = reply.await else {
                     return ConnectionStep::End;
                 };
-                HttpAnswer::of(reply, form, self.conversation.settings.backend_kind)
+                let is_refused = reply.is_err();
+                let kind = self.conversation.settings.backend_kind;
+                let mut answer = HttpAnswer::of(reply, form, kind);
+                if let Some(signs) = &signs {
+                    signs.complete(&mut answer, is_refused, serve, &progress);
+                }
+                answer
             };
             answer.ahead = interim;
             self.complete_answer(&mut answer, &mut upload, &progress);
@@ -262,24 +288,34 @@ impl<S: Serve> HttpConnection<S> {
             };
             // Now it is reported, unless a tunnel does that.
             drop(progress);
-            match sent {
-                Err(_) => {
-                    if form.version == HttpVersion::Http10 {
-                        // A plain end would make a part of the body look like all of it.
-                        self.socket.stream.reset_when_closed();
-                    }
-                    return ConnectionStep::End;
-                }
-                Ok(WriteProgress::Tunnel(tunnel)) => return ConnectionStep::Tunnel(tunnel),
-                Ok(WriteProgress::Later) => self.reader.restart(self.conversation.clock.now()),
-                Ok(WriteProgress::AtOnce) => {}
-            }
-            if closes {
+            let step = self.step_behind(sent, form);
+            if closes && matches!(step, ConnectionStep::Request) {
                 Box::pin(self.socket.close(upload)).await;
                 return ConnectionStep::End;
             }
-            ConnectionStep::Request
+            step
         }
+    }
+
+    /// The state of the connection after an answer that was written, or broke off.
+    fn step_behind(
+        &mut self,
+        sent: Result<WriteProgress, WriteError>,
+        form: ReplyForm,
+    ) -> ConnectionStep {
+        match sent {
+            Err(_) => {
+                if form.version == HttpVersion::Http10 {
+                    // A plain end would make a part of the body look like all of it.
+                    self.socket.stream.reset_when_closed();
+                }
+                return ConnectionStep::End;
+            }
+            Ok(WriteProgress::Tunnel(tunnel)) => return ConnectionStep::Tunnel(tunnel),
+            Ok(WriteProgress::Later) => self.reader.restart(self.conversation.clock.now()),
+            Ok(WriteProgress::AtOnce) => {}
+        }
+        ConnectionStep::Request
     }
 
     /// Completes an answer by the state of its call and of the connection, which is ready for the next request.
@@ -337,7 +373,12 @@ impl<S: Serve> HttpConnection<S> {
             RequestBody::Whole(_) => form,
             RequestBody::Streamed { .. } => form.closing(),
         };
-        let answer = HttpAnswer::as_last(&call.head, form);
+        self.answer_at_once(HttpAnswer::as_last(&call.head, form))
+            .await
+    }
+
+    /// Sends an answer to a request that is no call.
+    async fn answer_at_once(&mut self, answer: HttpAnswer) -> ConnectionStep {
         let closes = answer.form.closes;
         if self.socket.send(answer, &mut None).await.is_err() {
             return ConnectionStep::End;

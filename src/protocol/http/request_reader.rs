@@ -128,7 +128,8 @@ impl RequestReader {
             if let Some(pending) = &mut self.pending
                 && !pending.permission.is_empty()
             {
-                socket.stream.write_ahead(&mut pending.permission, cx);
+                // An error shows again at the next read.
+                let _ = socket.stream.write_ahead(&mut pending.permission, cx);
             }
             let mut chunk = [MaybeUninit::uninit(); READ_BYTES];
             let mut chunk = ReadBuf::uninit(&mut chunk);

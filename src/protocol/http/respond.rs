@@ -17,12 +17,12 @@ use tidegate_runtime::with_scratch;
 use super::super::dialect;
 use super::answer::{self, tell_quota};
 use super::client_socket::ClientSocket;
-use super::date;
 use super::head_cache::KnownHead;
 use super::upload::Upload;
+use super::{date, events, place};
 use crate::call::{
-    BackendKind, ByteStream, Head, PinnedConnection, RateLimitStatus, Reason, Refusal, Reply,
-    ReplyBody, ReplyHead, Tunnel,
+    BackendKind, ByteStream, Head, PinnedConnection, RateLimitStatus, Reason, Refusal, RefusalForm,
+    Reply, ReplyBody, ReplyHead, Tunnel,
 };
 
 /// The form that the request requires of its answer.
@@ -54,6 +54,11 @@ impl ReplyForm {
         }
     }
 
+    /// Whether the answer may have a body.
+    pub(super) fn has_body(self) -> bool {
+        !self.to_head
+    }
+
     /// The connection ends behind the answer.
     pub(super) fn closing(self) -> Self {
         Self {
@@ -72,6 +77,8 @@ pub(super) struct HttpAnswer {
     pub(super) ahead: Vec<u8>,
     /// Fields of our own, as lines.
     more: Vec<u8>,
+    /// The head has left: this is the rest of an event stream.
+    is_continued: bool,
     pub(super) pinned: Option<PinnedConnection>,
 }
 
@@ -134,13 +141,15 @@ impl HttpAnswer {
         answer
     }
 
-    fn new(head: Box<ReplyHead>, body: ReplyBody, form: ReplyForm) -> Self {
+    /// An answer of these parts.
+    pub(super) fn new(head: Box<ReplyHead>, body: ReplyBody, form: ReplyForm) -> Self {
         Self {
             head,
             body,
             form,
             ahead: Vec::new(),
             more: Vec::new(),
+            is_continued: false,
             pinned: None,
         }
     }
@@ -190,6 +199,30 @@ impl HttpAnswer {
         }
     }
 
+    /// Continues an event stream whose head has left. Any other answer becomes an event.
+    pub(super) fn continue_events(&mut self, dialect: RefusalForm) {
+        self.is_continued = true;
+        if events::continues(&self.head) {
+            return;
+        }
+        let body = match &mut self.body {
+            ReplyBody::Whole(bytes) => bytes.take(),
+            ReplyBody::Stream(_) | ReplyBody::Tunnel(_) => None,
+        };
+        let media_type = events::media_type(&self.head);
+        let event = events::event_of(self.head.status, &media_type, body, dialect);
+        self.body = ReplyBody::whole(event);
+    }
+
+    /// Adds the place that a call would have that came now, to a refusal with a time to come back.
+    pub(super) fn tell_place(&mut self, waiting: usize) {
+        let after = self.head.headers.only("retry-after").ok().flatten();
+        if let Some(after) = after.map(<[u8]>::to_vec) {
+            self.add_field(&place::WAIT, &after);
+            self.add_field(&place::POSITION, (waiting + 1).to_string().as_bytes());
+        }
+    }
+
     /// Adds a field, instead of those with the same name.
     fn add_field(&mut self, name: &http::HeaderName, value: &[u8]) {
         self.head.headers.remove(name.as_str());
@@ -204,8 +237,22 @@ impl HttpAnswer {
         }
     }
 
+    /// Writes what follows the head of an event stream.
+    fn continue_stream(self, first: &mut Vec<u8>) -> Rest {
+        first.extend_from_slice(&self.ahead);
+        match self.body {
+            ReplyBody::Stream(body) => return Rest::Stream(body, StreamFraming::Chunks),
+            ReplyBody::Whole(events) => events::end_with(&events.unwrap_or_default(), first),
+            ReplyBody::Tunnel(_) => {}
+        }
+        Rest::None
+    }
+
     /// Writes the head with one framing, and a small body behind it.
     fn begin(self, first: &mut Vec<u8>) -> Rest {
+        if self.is_continued {
+            return self.continue_stream(first);
+        }
         let Self {
             head,
             body,

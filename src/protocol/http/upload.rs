@@ -104,6 +104,11 @@ impl Upload {
         std::mem::take(&mut self.here).into()
     }
 
+    /// Whether the client waits for the permission to send, and has not got it.
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
+
     /// Whether the client must be given the permission to send, now that the backend is ready. Returned once.
     pub(super) fn takes_permission(&mut self) -> bool {
         self.waits && lock(&self.shared).is_wanted && std::mem::take(&mut self.waits)
