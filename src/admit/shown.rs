@@ -14,6 +14,7 @@ use super::lock::GateState;
 use super::metrics::GateNow;
 use super::observe::ObservedNow;
 use crate::call::Destination;
+use crate::call::job::JobKey;
 
 /// A waiting call, at one moment.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub struct QueuedCallNow {
     pub foreseen: Prediction,
     /// The calls of processes before that hold slots of that limit.
     pub carried: Option<CarriedSlots>,
+    /// The jobs that hold slots of that limit.
+    pub jobs: Vec<JobKey>,
 }
 
 /// Slots of a limit that calls of processes before hold.
@@ -127,9 +130,14 @@ impl Gate {
                         until: untils.max()?,
                     })
                 });
+                let of_jobs = held_by.iter().flat_map(|limit| {
+                    let held = state.jobs.iter();
+                    held.filter(|&(&place, _)| lane.holds_slot(place, limit))
+                });
                 Some(QueuedCallNow {
                     at: now,
                     carried,
+                    jobs: of_jobs.map(|(_, job)| JobKey(job.key)).collect(),
                     held_by,
                     delays,
                     foreseen: lane.foreseen(now, &[ticket], reopens).pop()??,

@@ -15,6 +15,7 @@ use tidegate_limits::scheduler::{Delays, Outcome, QuotaSpent};
 use tidegate_limits::{Timestamp, Tokens};
 use tidegate_runtime::lock;
 
+use super::job::{JobEnd, JobKey};
 use super::refusal::RefusalTemplate;
 use super::steps::{GateStep, ReplayFacts, StepKind};
 use super::{Claim, Destination, Dialect, Observe, Origin, Reason, Refusal, TraceId, Would};
@@ -119,8 +120,21 @@ pub struct RareFacts {
     pub earlier: Option<Delays>,
     /// The form of a refusal, if the route of the call has one.
     pub refused_as: Option<Box<RefusalTemplate>>,
+    /// The job that has held the slot of the call behind its answer.
+    pub job: Option<JobFacts>,
     /// Interim replies of the backend that the client has not got.
     interim: Vec<u8>,
+}
+
+/// The job of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobFacts {
+    /// The number by which it is known.
+    pub key: JobKey,
+    /// When the call was answered.
+    pub replied: Timestamp,
+    /// How it ended.
+    pub end: Option<JobEnd>,
 }
 
 impl RareFacts {
@@ -141,6 +155,7 @@ static NOTHING: RareFacts = RareFacts {
     parent: None,
     earlier: None,
     refused_as: None,
+    job: None,
     interim: Vec::new(),
 };
 

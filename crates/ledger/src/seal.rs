@@ -13,6 +13,8 @@ pub(crate) enum RecordKind {
     Ring = 4,
     Departure = 5,
     Level = 6,
+    /// The second word of a job.
+    Job = 20,
     /// A row of a ledger of rows.
     Row = 16,
     /// A call that was admitted; two more kinds follow for its later stages.
