@@ -14,6 +14,7 @@ mod coordination;
 mod handover;
 mod history;
 mod in_step;
+mod jobs;
 mod journal;
 mod lately;
 #[expect(
@@ -67,6 +68,7 @@ use self::now::TopCallers;
 use self::quotas::Quotas;
 pub use self::start_error::StartError;
 use crate::admit::{self, Gate};
+use crate::call::jobs::Jobs;
 use crate::call::{Bind, LimitMode, Listener};
 use crate::callers::{BucketChange, Callers};
 use crate::classify::Classifier;
@@ -454,6 +456,8 @@ impl App {
             }
         };
         let is_finished = tokio::time::timeout(bound, finished).await.is_ok();
+        // The next process follows the jobs, by the ledger.
+        shared.jobs().leave();
         let (replies, tunnels) = shared.streams.ended();
         if replies + tunnels > 0 {
             info!(
@@ -581,15 +585,30 @@ impl AppState {
         }
     }
 
+    /// The jobs whose slots are held.
+    fn jobs(&self) -> Jobs {
+        self.pipeline.classifier.look(|it| it.jobs().clone())
+    }
+
     /// Starts what runs beside the calls until `stop`: the timer of the queue, the shares of other
     /// sidecars, and the saving of the state.
     fn run_beside(self: &Arc<Self>, stop: &CancellationToken) {
         let timer = self.gate.clone();
         let keeping = async move { timer.keep_time().await };
+        let jobs = self.jobs();
+        jobs.carry(
+            self.ledger
+                .as_ref()
+                .map(LedgerFile::take_jobs)
+                .unwrap_or_default(),
+        );
+        let forwarder = self.pipeline.forwarder.clone();
+        let following = jobs::follow_jobs(jobs, forwarder, self.clock);
         let carrying = Arc::clone(&self.coordination).keep_carrying();
         let saving = Arc::clone(self).keep_saving();
         let in_step = Arc::clone(self).keep_in_step();
         tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
+        tokio::spawn(stop.clone().run_until_cancelled_owned(following));
         tokio::spawn(stop.clone().run_until_cancelled_owned(carrying));
         tokio::spawn(stop.clone().run_until_cancelled_owned(saving));
         tokio::spawn(stop.clone().run_until_cancelled_owned(in_step));

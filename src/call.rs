@@ -30,11 +30,15 @@ macro_rules! labels {
     };
 }
 
+mod answer;
 pub mod claim;
 pub mod costs;
 mod forwarded_fields;
 mod head;
 pub mod identity;
+pub mod job;
+pub mod job_meter;
+pub mod jobs;
 pub(crate) mod link;
 pub mod listener;
 pub(crate) mod loopback;
@@ -65,18 +69,20 @@ use tidegate_limits::Timestamp;
 use tidegate_limits::scheduler::Outcome;
 use tokio::time::Instant;
 
+use self::job_meter::StartedJob;
 use crate::options::words;
 
+pub use self::answer::AnswerPlace;
 pub use self::claim::Claim;
 pub use self::forwarded_fields::{FieldAction, ForwardedField, ForwardedFields};
 pub use self::head::{Head, HeadMemo, Headers, RepeatedField, ReplyHead};
 pub use self::identity::{Identity, Peer};
 pub use self::link::{Link, PinnedConnection, TlsCause};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
-pub use self::meter::{AnswerMeter, CostPlace};
+pub use self::meter::{AnswerMeter, AnswerReading};
 pub use self::observe::{NoObserver, Observe};
 pub use self::rate_limit::LimitMode;
-pub use self::record::{Facts, RareFacts, Record, Verdict};
+pub use self::record::{Facts, JobFacts, RareFacts, Record, Verdict};
 pub use self::refusal::{Reason, Refusal, RefusalForm};
 
 pub use self::reply::{
@@ -338,6 +344,8 @@ pub trait Slot: Send + Unpin + 'static {
     fn narrowest(&self) -> Option<u32>;
     /// The backend is done with the call. Returns this moment.
     fn finish(self, outcome: Outcome) -> Instant;
+    /// The backend has answered, and works on: the slot belongs to the job, until that ends. Returns this moment.
+    fn hand_to_job(self, job: StartedJob) -> Instant;
 }
 
 /// Numbers the backends of one destination. A reload that moves the backend makes the next one,

@@ -6,6 +6,7 @@
 
 pub mod class;
 mod exempt_routes;
+pub(crate) mod jobs;
 pub mod message;
 pub(crate) mod options;
 
@@ -23,6 +24,9 @@ pub use self::exempt_routes::ExemptRoute;
 use self::message::{LearntNames, MessageReader, NamedCalls};
 
 pub use self::options::Route;
+use crate::call::job::JobRule;
+use crate::call::job_meter::JobMeter;
+use crate::call::jobs::{JobSettings, Jobs};
 use crate::call::sdk::{Function, FunctionKind, Path, RouteMatch, hides_a_slash};
 use crate::call::session::Sessions;
 use crate::call::{
@@ -70,6 +74,8 @@ pub struct ClassifierSettings {
     pub exempt: Vec<Arc<str>>,
     /// The rules for classes.
     pub classes: class::ClassSettings,
+    /// The bounds of jobs.
+    pub jobs: JobSettings,
 }
 
 /// The operation of a request.
@@ -101,6 +107,8 @@ pub struct Operation {
     pub on_client_left: Option<OnClientLeft>,
     /// The names in its message, if its route reads them.
     pub names: Option<Box<NamedCalls>>,
+    /// Reads the job in its answer, if there may be one.
+    pub job: Option<Box<JobMeter>>,
 }
 
 impl Operation {
@@ -172,6 +180,10 @@ pub struct Classifier {
     learnt: LearntNames,
     /// Sessions whose logins passed here.
     sessions: Sessions,
+    /// Jobs whose slots are held.
+    jobs: Jobs,
+    /// Whether there may be jobs.
+    has_jobs: bool,
     /// The name for all the rest.
     other: Arc<str>,
     socket: Destination,
@@ -198,6 +210,7 @@ struct OwnRoute {
     function: Option<Arc<str>>,
     on_client_left: Option<OnClientLeft>,
     message: Option<MessageReader>,
+    job: Option<Arc<JobRule>>,
     /// The path as the config has it, which tells routes apart whose functions are in messages.
     path: Box<str>,
 }
@@ -213,6 +226,7 @@ impl OwnRoute {
             message: route
                 .message()
                 .map(|it| MessageReader::new(&it).expect(CHECKED)),
+            job: route.job.clone().map(Arc::new),
             path: route.path.clone(),
         }
     }
@@ -242,6 +256,12 @@ impl Classifier {
                 .collect(),
             learnt: LearntNames::default(),
             sessions: Sessions::default(),
+            jobs: {
+                let jobs = Jobs::default();
+                jobs.apply(settings.jobs);
+                jobs
+            },
+            has_jobs: settings.routes.iter().any(|route| route.job.is_some()),
             other: Arc::from(OTHER),
             kind: settings.kind,
             socket: if_there(settings.has_socket, Destination::Socket),
@@ -252,13 +272,19 @@ impl Classifier {
         }
     }
 
-    /// A classifier in the place of another one, with the names of functions and the sessions that this has learnt.
+    /// A classifier in the place of another one, with the names of functions and the sessions that this has learnt, and its
+    /// jobs.
     #[must_use]
     pub fn after(settings: &ClassifierSettings, before: &Self) -> Self {
+        before.jobs.apply(settings.jobs);
+        let new = Self::new(settings);
         Self {
             learnt: before.learnt.clone(),
             sessions: before.sessions.clone(),
-            ..Self::new(settings)
+            jobs: before.jobs.clone(),
+            // Those of the routes before may not have ended.
+            has_jobs: new.has_jobs || before.has_jobs,
+            ..new
         }
     }
 
@@ -353,7 +379,8 @@ impl Classifier {
             operation.is_odd = is_odd && self.odd_paths == OddPaths::Refuse;
             operation.target = target.map(Box::from);
             operation.on_client_left = route.on_client_left;
-            return (operation, message.is_of_head());
+            self.find_job(&mut operation, Some(route), call);
+            return (operation, message.is_of_head() && !self.has_jobs);
         }
         let (routed, is_own) = match self.routed_by(own, &call.head.method, &path) {
             (RouteMatch::Unlimited, _) if changes || hides_a_slash(&path) => {
@@ -385,7 +412,7 @@ impl Classifier {
             RouteMatch::Unlimited | RouteMatch::Other => (None, None),
         };
         let operation = self.operation(name.as_deref(), destination);
-        let operation = Operation {
+        let mut operation = Operation {
             target: target.map(Box::from),
             limited: changes || operation.limited && routed != RouteMatch::Unlimited,
             is_unread,
@@ -394,7 +421,8 @@ impl Classifier {
             on_client_left: own.and_then(|(own, _)| own.on_client_left),
             ..operation
         };
-        (operation, is_of_head)
+        self.find_job(&mut operation, own.map(|(own, _)| own), call);
+        (operation, is_of_head && !self.has_jobs)
     }
 
     /// The operation of a call whose message names its function.
@@ -500,6 +528,7 @@ impl Classifier {
             kind: self.kind,
             on_client_left: None,
             names: None,
+            job: None,
         }
     }
 }

@@ -15,17 +15,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use http::header::ACCEPT_ENCODING;
+
 use self::run::{ClientState, Clients, Run, RunState};
 use tidegate_runtime::{Clock, Live};
 
 use crate::admit::{Ask, Claimed, Gate, Waits};
 use crate::call::claim::CostRule;
 use crate::call::{
-    Claim, Dialect, Facts, Head, Identity, LooksExceeded, Message, Observe, Origin, Progress,
-    QueueStanding, Reason, Record, Refusal, Rejection, Reply, Request, RequestBody, Serve,
-    TaskWakers, TicketMode, Trace, Tunnel,
+    AnswerMeter, Claim, Dialect, Facts, Head, HttpCall, Identity, LooksExceeded, Message, Observe,
+    Origin, Progress, QueueStanding, Reason, Record, Refusal, Rejection, Reply, Request,
+    RequestBody, Serve, TaskWakers, TicketMode, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
+use crate::classify::message::NamedCalls;
 use crate::classify::{Classifier, Operation};
 use crate::coalesce::Coalescer;
 use crate::forward::{Forward, Forwarder, TcpConnection};
@@ -230,7 +233,7 @@ impl Pipeline {
         if let Message::Http(call) = &mut message {
             call.body.count_into(&record);
             call.on_client_left = operation.on_client_left;
-            call.meter = named.as_mut().and_then(|named| named.take_meter());
+            call.meter = meter(call, &mut operation, named.as_deref_mut());
         }
         let checked = named.map_or(Ok(()), |named| named.check());
         let outgoing = checked.and_then(|()| outgoing(message, &operation));
@@ -338,6 +341,24 @@ fn note_trace(head: &Head, observer: &dyn Observe, facts: &mut Facts) {
         && observer.keeps_spans()
     {
         facts.rare_mut().parent = Some(parent);
+    }
+}
+
+/// The reader of the answer to a call.
+fn meter(
+    call: &mut HttpCall,
+    operation: &mut Operation,
+    named: Option<&mut NamedCalls>,
+) -> Option<Box<AnswerMeter>> {
+    let job = operation.job.take();
+    if job.is_some() {
+        // An answer in another encoding is not read.
+        let head = Arc::make_mut(&mut call.head);
+        head.headers.remove(ACCEPT_ENCODING.as_str());
+    }
+    match named {
+        Some(named) => named.take_meter(job),
+        None => AnswerMeter::new(None, None, job),
     }
 }
 

@@ -13,11 +13,13 @@ use tidegate_limits::{Call, Class, Hold, Policy, Timestamp};
 use tidegate_runtime::Clock;
 
 use super::decision::{CallOwner, CarriedHold, Lane};
+use super::jobs::CarriedJobHold;
 use super::journal::{CarriedCall, CarriedState, SchedulerEvent};
 use super::ledger::{GateLedger, LedgerPlan, pace_keys};
 use super::lock::GateState;
 use super::settings::AfterCrash;
 use super::{Gate, GateSettings, policy};
+use crate::call::jobs::CarriedJob;
 use crate::call::ticket::TicketSecret;
 
 /// A ledger that no process would find yet.
@@ -35,7 +37,7 @@ pub type PublishLedger = Box<dyn FnOnce() -> io::Result<()> + Send>;
 /// it is finished.
 #[derive(Debug, Default)]
 #[must_use = "they hold their slots until they are finished"]
-pub struct CarriedCalls(VecDeque<(Timestamp, Hold)>);
+pub struct CarriedCalls(VecDeque<(Timestamp, Hold)>, Vec<CarriedJob>);
 
 impl CarriedCalls {
     /// Their number.
@@ -48,6 +50,11 @@ impl CarriedCalls {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The jobs of processes before, which end as others do. Each is taken once.
+    pub fn take_jobs(&mut self) -> Vec<CarriedJob> {
+        std::mem::take(&mut self.1)
     }
 
     /// Until when the first one is held.
@@ -77,8 +84,7 @@ impl Gate {
         before: &Carryover,
         after_crash: AfterCrash,
     ) -> (CarriedCounts, CarriedCalls) {
-        self.lock
-            .change(|state, now| state.carry(before, self.lock.clock, now, after_crash, |_| true))
+        self.carry_those(before, after_crash, |_| true)
     }
 
     /// Counts what a process left that hands over, as [`carry`](Self::carry) does. Its own calls are
@@ -88,9 +94,23 @@ impl Gate {
         before: &Carryover,
         after_crash: AfterCrash,
     ) -> (CarriedCounts, CarriedCalls) {
-        let is_held = |call: &CallAtBackend| call.held_since.is_some();
-        self.lock
-            .change(|state, now| state.carry(before, self.lock.clock, now, after_crash, is_held))
+        let is_held = |call: &CallAtBackend| call.held_since.is_some() || call.job.is_some();
+        self.carry_those(before, after_crash, is_held)
+    }
+
+    pub(super) fn carry_those(
+        &self,
+        before: &Carryover,
+        after_crash: AfterCrash,
+        is_held: impl Fn(&CallAtBackend) -> bool,
+    ) -> (CarriedCounts, CarriedCalls) {
+        let clock = self.lock.clock;
+        let (now, counts, holds, jobs) = self.lock.change(|state, now| {
+            let (counts, holds, jobs) = state.carry(before, clock, now, after_crash, is_held);
+            (now, counts, holds, jobs)
+        });
+        let jobs = jobs.into_iter().map(|job| job.into_job(&self.lock, now));
+        (counts, CarriedCalls(holds, jobs.collect()))
     }
 
     /// Counts each window as used up, because it is not known what the process before sent.
@@ -164,19 +184,26 @@ impl Gate {
 
 impl GateState {
     /// Counts what another process left: of its calls at the backend, those that `is_held` says.
-    pub(super) fn carry(
+    fn carry(
         &mut self,
         before: &Carryover,
         clock: Clock,
         now: Timestamp,
         after_crash: AfterCrash,
         is_held: impl Fn(&CallAtBackend) -> bool,
-    ) -> (CarriedCounts, CarriedCalls) {
+    ) -> (
+        CarriedCounts,
+        VecDeque<(Timestamp, Hold)>,
+        Vec<CarriedJobHold>,
+    ) {
         let mut carried = carried_state(before, self, clock, now, is_held);
+        let (of_jobs, others) = carried.calls.into_iter().partition(|it| it.job.is_some());
+        let of_jobs: Vec<CarriedCall> = of_jobs;
+        carried.calls = others;
         hold_until(&mut carried.calls, after_crash);
         self.note(now, SchedulerEvent::Carried(&carried));
         let mut counts = CarriedCounts {
-            calls: carried.calls.len(),
+            calls: carried.calls.len() + of_jobs.len(),
             ..CarriedCounts::default()
         };
         let calls = self.calls();
@@ -200,7 +227,12 @@ impl GateState {
             self.owners.insert(hold.place(), owner);
             holds.push_back((it.held_until, hold));
         }
-        (counts, CarriedCalls(holds))
+        let jobs = of_jobs.into_iter().filter_map(|call| {
+            let record = call.job?;
+            Some(self.carry_job(now, call, record))
+        });
+        let jobs = jobs.collect();
+        (counts, holds, jobs)
     }
 
     /// Never smaller than the present ledger: until the new one has its place, calls come under the policy of that one.
@@ -214,7 +246,7 @@ impl GateState {
         let calls = &mut self.lanes[Lane::Limited as usize];
         calls.keep_events();
         let mut ledger = new.ledger;
-        ledger.note_all(calls, &self.owners, now);
+        ledger.note_all(calls, &self.owners, &self.jobs, now);
         for (digest, place) in self.kept_places.iter() {
             ledger.keep_place(digest, place);
         }
@@ -297,6 +329,7 @@ fn carried_state(
                 .class(Class(class as u32))
                 .cost(Cost::new(call.cost).unwrap_or(Cost::ONE)),
             class: Arc::clone(&classes[class].name),
+            job: call.job,
             departed: match call.stage {
                 CallStage::Admitted => &[],
                 CallStage::Sent => &[WindowStamp::Sent],
@@ -360,6 +393,7 @@ mod tests {
                 held_since: counted,
                 held_until: counted,
                 usual: usual.map(seconds),
+                job: None,
                 departed: &[],
             }
         });

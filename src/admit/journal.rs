@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_ledger::JobRecord;
 use tidegate_limits::call::Cost;
 use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::policy::WindowStamp;
@@ -52,6 +53,8 @@ pub struct CarriedCall {
     pub held_until: Timestamp,
     /// How long most such calls take, if that is known.
     pub usual: Option<Duration>,
+    /// The job that it has begun, which ends as others do.
+    pub job: Option<JobRecord>,
     /// The departures that windows count already.
     pub departed: &'static [WindowStamp],
 }

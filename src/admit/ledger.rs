@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
 use tidegate_ledger::{
-    Admission, Boot, CallStage, Layout, Ledger, PromisedPlace, TooLarge, WindowRegion, level_key,
+    Admission, Boot, CallStage, JobRecord, Layout, Ledger, PromisedPlace, TooLarge, WindowRegion,
+    level_key,
 };
 use tidegate_limits::call::{ANY_FUNCTION, BucketId};
 use tidegate_limits::policy::{Scope, WindowStamp};
@@ -362,6 +363,13 @@ impl GateLedger {
         }
     }
 
+    /// Notes the job that the call in this place has begun.
+    pub(super) fn begin_job(&mut self, place: u32, job: JobRecord) {
+        if self.has(place) {
+            self.ledger.begin_job(place, job);
+        }
+    }
+
     fn has(&self, place: u32) -> bool {
         matches!(self.calls.get(place as usize), Some(Some(_)))
     }
@@ -437,6 +445,7 @@ impl GateLedger {
         &mut self,
         scheduler: &mut Scheduler<T>,
         owners: &HashMap<u32, CallOwner>,
+        jobs: &HashMap<u32, JobRecord>,
         now: Timestamp,
     ) {
         scheduler.events().for_each(drop);
@@ -453,6 +462,9 @@ impl GateLedger {
                     if self.has(place) {
                         self.ledger.advance(place, stage(stamp));
                     }
+                }
+                if let Some(job) = jobs.get(&place) {
+                    self.begin_job(place, *job);
                 }
             }
         }

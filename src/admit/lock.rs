@@ -11,6 +11,7 @@ use std::time::Duration;
 use foldhash::HashMap;
 use rand::Rng;
 use rand::rngs::StdRng;
+use tidegate_ledger::JobRecord;
 use tidegate_limits::scheduler::WaitReport;
 use tidegate_limits::{Class, Scheduler, Step, Timestamp};
 use tidegate_runtime::Clock;
@@ -107,6 +108,8 @@ pub(super) struct GateState {
     pub(super) ledger: Option<Box<GateLedger>>,
     /// By their places, the running calls with limits that are not of this process.
     pub(super) owners: HashMap<u32, CallOwner>,
+    /// By their places, the jobs that running calls with limits have begun.
+    pub(super) jobs: HashMap<u32, JobRecord>,
     /// The calls for which another process decides; `None` while this one does.
     pub(super) peer: Option<Box<PeerCalls>>,
     /// The last number that a call got for another process.
@@ -149,6 +152,7 @@ impl GateLock {
             keeps_steps: false,
             ledger: None,
             owners: HashMap::default(),
+            jobs: HashMap::default(),
             peer: None,
             peer_ids: 0,
             kept_places: KeptPlaces::new(TicketSecret::random()),

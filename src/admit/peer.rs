@@ -55,10 +55,10 @@ impl Gate {
             // Of later ones the other process may not have read.
             let frozen = state.peer.as_ref().map_or(now, |peer| peer.frozen);
             state.calls().forget_departures_before(frozen);
-            let carried = state.carry(before, self.lock.clock, now, after_crash, is_own_of_peer);
-            state.decides_again();
-            carried
-        })
+        });
+        let carried = self.carry_those(before, after_crash, is_own_of_peer);
+        self.lock.change(|state, _| state.decides_again());
+        carried
     }
 
     /// The other process lets a waiting call run.
@@ -107,8 +107,9 @@ impl GateState {
         for lane in [Lane::Limited, Lane::Unlimited] {
             let scheduler = &mut self.lanes[lane as usize];
             for place in scheduler.places() {
-                // Those of processes before are in the ledger.
-                if lane == Lane::Limited && self.owners.contains_key(&place) {
+                // Those of processes before, and those of jobs, are in the ledger.
+                let is_known = self.owners.contains_key(&place) || self.jobs.contains_key(&place);
+                if lane == Lane::Limited && is_known {
                     continue;
                 }
                 let Some((call, since)) = scheduler.running(place) else {
@@ -318,6 +319,12 @@ impl GateState {
             },
             RunStep::GivenBack => PeerEvent::Left(id),
         });
+    }
+
+    /// Whether the other process knows the running call in this place.
+    pub(super) fn is_known_to_peer(&self, lane: Lane, place: u32) -> bool {
+        let peer = self.peer.as_ref();
+        peer.is_some_and(|peer| peer.ids.contains_key(&CallPlace::Runs(lane, place)))
     }
 
     /// Whether there are events for the other process.

@@ -8,6 +8,7 @@ use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Hold, Timestamp, Tokens};
 use tokio::time::Instant;
 
+use super::Gate;
 use super::decision::Lane;
 use super::lock::GateLock;
 use super::observe::CallEvent;
@@ -16,8 +17,11 @@ use super::promotion::{EffectiveClass, WorkEnd};
 use super::shadow::{CallEnd, ShadowId};
 use super::user_work::Promotion;
 use crate::call::claim::{self, Settling};
+use crate::call::job::JobEnd;
+use crate::call::job_meter::StartedJob;
+use crate::call::jobs::JobSlot;
 use crate::call::steps::StepKind;
-use crate::call::{Destination, Generation, Record, Slot, Verdict};
+use crate::call::{Destination, Generation, JobFacts, Reason, Record, Slot, Verdict};
 
 /// A worker and a share of every limit. Given back undrawn if dropped before the call was
 /// sent, finished as failed if dropped later.
@@ -113,6 +117,7 @@ impl Permit {
             let place = hold.place();
             state.note_run(call.lane, place, RunStep::Ended(outcome, measured));
             state.disown(call.lane, place, call.foreign);
+            state.forget_job(call.lane, place);
             state.lanes[call.lane as usize].finish(now, hold, outcome, measured);
             let end = CallEvent::Ended(CallEnd::Finished {
                 admitted,
@@ -203,6 +208,79 @@ impl Slot for Permit {
 
     fn finish(mut self, outcome: Outcome) -> Instant {
         self.end(outcome, None).expect(HELD)
+    }
+
+    fn hand_to_job(mut self, job: StartedJob) -> Instant {
+        self.replied();
+        let (call, hold) = self.held.as_ref().expect(HELD);
+        let (lock, record) = (Arc::clone(&call.lock), Arc::clone(&call.record));
+        let (lane, place, admitted) = (call.lane, hold.place(), self.admitted);
+        let now = lock.change_in(lane, |state, now| {
+            let record = Gate::job_record(job.key(), job.most(), admitted, now);
+            state.note_job(lane, place, record);
+            now
+        });
+        let named = record.note(|facts| {
+            facts.rare_mut().job = Some(JobFacts {
+                key: job.key(),
+                replied: now,
+                end: None,
+            });
+            (facts.id, Arc::clone(&facts.function))
+        });
+        if let Err(slot) = job.keep(named, Box::new(self)) {
+            record.note(|facts| facts.rare_mut().job = None);
+            slot.end(JobEnd::Done);
+        }
+        lock.clock.instant(now)
+    }
+}
+
+impl Permit {
+    /// Ends a job that another process follows from now on. What that must know is in the ledger, and stays there.
+    fn leave(&mut self) {
+        let Some((call, hold)) = &self.held else {
+            return;
+        };
+        let (lane, place) = (call.lane, hold.place());
+        // After a hand-over this process has no ledger, and may decide again.
+        let is_left = call
+            .lock
+            .look(|state, _| state.ledger.is_some() || state.is_known_to_peer(lane, place));
+        if !is_left {
+            let _ = Self::end(self, Outcome::Served, None);
+            return;
+        }
+        let is_delayed = self.delayed;
+        if let Some((call, _)) = self.held.take() {
+            call.record.note(|facts| {
+                facts.outcome = Some(Outcome::Served);
+                facts.verdict = match is_delayed {
+                    true => Verdict::Delayed,
+                    false => Verdict::Passed,
+                };
+            });
+        }
+    }
+}
+
+impl JobSlot for Permit {
+    fn end(mut self: Box<Self>, end: JobEnd) {
+        if let Some((call, _)) = &self.held {
+            call.record.note(|facts| {
+                if let Some(job) = &mut facts.rare_mut().job {
+                    job.end = Some(end);
+                }
+                if end == JobEnd::Overdue {
+                    facts.reason = Some(Reason::BackendSlow);
+                }
+            });
+        }
+        match end {
+            JobEnd::Done | JobEnd::Gone => drop(Permit::end(&mut self, Outcome::Served, None)),
+            JobEnd::Overdue => drop(Permit::end(&mut self, Outcome::Failed, None)),
+            JobEnd::Left => self.leave(),
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use super::decision::{CallOwner, WaitingCall};
 use super::lock::GateState;
 use super::metrics::GateNow;
 use super::observe::ObservedNow;
+use crate::call::job::JobKey;
 use crate::call::{Destination, LooksExceeded, QueueStanding, Record};
 
 /// A waiting call, at one moment.
@@ -28,6 +29,8 @@ pub struct QueuedCallNow {
     pub foreseen: Prediction,
     /// The calls of processes before that hold slots of that limit.
     pub carried: Option<CarriedSlots>,
+    /// The jobs that hold slots of that limit.
+    pub jobs: Vec<JobKey>,
 }
 
 /// Where a waiting call stands, and its record if the call has not just ended.
@@ -131,9 +134,14 @@ impl Gate {
                         until: untils.max()?,
                     })
                 });
+                let of_jobs = held_by.iter().flat_map(|limit| {
+                    let held = state.jobs.iter();
+                    held.filter(|&(&place, _)| lane.holds_slot(place, limit))
+                });
                 Some(QueuedCallNow {
                     at: now,
                     carried,
+                    jobs: of_jobs.map(|(_, job)| JobKey(job.key)).collect(),
                     held_by,
                     delays,
                     foreseen: lane.foreseen(now, &[ticket], reopens).pop()??,

@@ -112,6 +112,11 @@ impl AccessLine<'_> {
                 Outcome::Overloaded => "overloaded",
                 Outcome::Failed => "failed",
             }),
+            job: rare.job.map(|job| job.key.0),
+            job_ms: rare
+                .job
+                .zip(facts.answered)
+                .map(|(job, ended)| ended.since(job.replied)),
             weight: replay.map(|it| it.weight.get().into()),
             cost: replay.map(|it| it.cost.get().into()),
             estimate: replay.map(|it| it.tokens.get()),
@@ -170,6 +175,9 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
     }
     if facts.handed_over {
         out.extend_from_slice(b" handed_over");
+    }
+    if let Some(job) = facts.rare().job {
+        write!(out, " job={}", job.key)?;
     }
     if let Some(first) = facts.rare().retry_of {
         out.extend_from_slice(b" retry_of=");

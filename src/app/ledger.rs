@@ -26,6 +26,7 @@ use super::{AppState, StartError};
 use crate::admit::{
     CarriedCalls, CarriedCounts, Gate, GateLedger, GateSettings, LedgerLost, LedgerPlan, NewLedger,
 };
+use crate::call::jobs::CarriedJob;
 
 /// Largest ledger.   bytes
 const BYTES_MAX: u64 = 1 << 26;
@@ -37,6 +38,8 @@ pub(super) struct LedgerFile {
     boot: Boot,
     clock: Clock,
     carried: Mutex<Arc<CarriedNow>>,
+    /// Jobs of the process before that are not followed yet.
+    jobs: Mutex<Vec<CarriedJob>>,
     /// The right to admit calls; `None` after a hand-over.
     lock: Mutex<Option<LedgerLock>>,
 }
@@ -108,6 +111,7 @@ impl LedgerFile {
             boot: boot().map_err(wrong)?,
             clock,
             carried: Mutex::default(),
+            jobs: Mutex::default(),
             lock: Mutex::new(Some(lock)),
         })
     }
@@ -165,7 +169,8 @@ impl LedgerFile {
     }
 
     /// Holds the slots of calls of processes before, as long as needed.
-    fn hold(&self, calls: CarriedCalls, gate: &Gate, beside: &CancellationToken, after: After) {
+    fn hold(&self, mut calls: CarriedCalls, gate: &Gate, beside: &CancellationToken, after: After) {
+        lock(&self.jobs).extend(calls.take_jobs());
         if calls.is_empty() {
             return;
         }
@@ -180,6 +185,11 @@ impl LedgerFile {
         );
         // A process that stops before leaves them to the next one.
         tokio::spawn(beside.clone().run_until_cancelled_owned(holds));
+    }
+
+    /// The jobs of the process before, to be followed. Each is taken once.
+    pub(super) fn take_jobs(&self) -> Vec<CarriedJob> {
+        std::mem::take(&mut lock(&self.jobs))
     }
 
     /// Reads what the process before left.

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::jobs::metrics::JobMetrics;
 use super::quotas::metrics::QuotaMetrics;
 use super::shares::LeaseMetrics;
 pub use super::shares::ShareNow;
@@ -87,6 +88,8 @@ pub struct Metrics {
     pub coalesce: CoalesceMetrics,
     /// Calls that were handed over.
     pub tasks: TaskMetrics,
+    /// Work of the backend behind its answers.
+    pub jobs: JobMetrics,
     /// Connections to backends.
     pub forward: BackendMetrics,
     /// Rate limits and callers.
@@ -122,6 +125,7 @@ impl Metrics {
             leases: LeaseMetrics::new(&registry),
             coalesce: CoalesceMetrics::new(&registry),
             tasks: TaskMetrics::new(&registry),
+            jobs: JobMetrics::new(&registry),
             forward: BackendMetrics::new(&registry),
             callers: CallerMetrics::new(&registry),
             quotas: QuotaMetrics::new(&registry),

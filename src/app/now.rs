@@ -144,6 +144,7 @@ impl AppState {
                 descriptors
                     .into_iter()
                     .chain(self.ledger_notices())
+                    .chain(self.job_notice())
                     .collect()
             },
             refusals_1h: refusals(self.history.hour().refused),

@@ -213,6 +213,7 @@ impl AppState {
         metrics.would_have.mirror(observed.as_ref());
         metrics.coalesce.mirror(&self.pipeline.coalescer.snapshot());
         metrics.tasks.mirror(&self.pipeline.tasks.snapshot());
+        metrics.jobs.mirror(&self.jobs());
         metrics.leases.mirror(&self.coordination.shares());
         let quotas = self.quotas.state(0);
         metrics.quotas.mirror(&quotas);

@@ -1,39 +1,47 @@
-//! Reads an answer as it passes: what its call has cost, and the session that it opens or closes.
+//! Reads an answer as it passes: what its call has cost, the session that it opens or closes, and its job.
 
 use std::sync::Arc;
 
-use http::HeaderName;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use tidegate_message::{JsonPointer, JsonPointers, LastEvent};
+use http::header::CONTENT_TYPE;
+use tidegate_message::{JsonPointers, LastEvent};
 
 use super::ReplyHead;
+use super::answer::{AnswerPlace, is_readable, text_of, value_is};
+use super::job_meter::{JobMeter, StartedJob};
 use super::session::SessionChange;
-
-/// The place of a cost in an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CostPlace {
-    /// A whole number in a body of JSON; in a stream of events, in the last event that has it.
-    Json(JsonPointer),
-    /// The value of a header.
-    Header(HeaderName),
-}
 
 /// Reads what the answer of one call says, as that passes.
 #[derive(Clone, Debug)]
 pub struct AnswerMeter {
     cost: Option<CostMeter>,
     session: Option<SessionMeter>,
+    job: Option<Box<JobMeter>>,
+}
+
+/// The facts in an answer about its call.
+#[derive(Debug, Default)]
+pub struct AnswerReading {
+    /// The cost, if the answer says it.
+    pub cost: Option<u64>,
+    /// The job that the answer begins.
+    pub job: Option<StartedJob>,
 }
 
 impl AnswerMeter {
     /// A meter for an answer that has not begun; `None` if nothing in it matters.
     #[must_use]
-    pub fn new(place: Option<Arc<CostPlace>>, session: Option<SessionChange>) -> Option<Box<Self>> {
+    pub fn new(
+        place: Option<Arc<AnswerPlace>>,
+        session: Option<SessionChange>,
+        job: Option<Box<JobMeter>>,
+    ) -> Option<Box<Self>> {
         let meter = Self {
             cost: place.map(CostMeter::new),
             session: session.map(|change| SessionMeter { change, body: None }),
+            job,
         };
-        (meter.cost.is_some() || meter.session.is_some()).then(|| Box::new(meter))
+        let reads = meter.cost.is_some() || meter.session.is_some() || meter.job.is_some();
+        reads.then(|| Box::new(meter))
     }
 
     /// The answer begins. One that failed says nothing, nor does a body in another encoding. A body, or an event of a
@@ -45,6 +53,9 @@ impl AnswerMeter {
         if let Some(session) = &mut self.session {
             session.body = is_readable(head).then(Vec::new);
         }
+        if let Some(job) = &mut self.job {
+            job.begin(head);
+        }
     }
 
     /// A part of the body has come.
@@ -54,6 +65,9 @@ impl AnswerMeter {
         }
         if let Some(session) = &mut self.session {
             session.feed(part);
+        }
+        if let Some(job) = &mut self.job {
+            job.feed(part);
         }
     }
 
@@ -68,36 +82,29 @@ impl AnswerMeter {
         }
     }
 
-    /// The cost, once no more of the answer comes; `None` if it does not say. A stream that was cut before it said so has cost
-    /// one token for each of its events.
+    /// Ends when no more of the answer comes. A stream that was cut before it said its cost has cost one token for each of
+    /// its events.
     #[must_use]
-    pub fn cost(&self, is_whole: bool) -> Option<u64> {
-        self.cost.as_ref()?.cost(is_whole)
+    pub fn end(self, is_whole: bool) -> AnswerReading {
+        AnswerReading {
+            cost: self.cost.and_then(|cost| cost.cost(is_whole)),
+            job: self.job.and_then(|job| job.end(is_whole)),
+        }
     }
 
-    /// Reads a body that is here as a whole, which is not copied. Returns the cost.
+    /// Reads a body that is here as a whole, which is not copied.
     #[must_use]
-    pub fn read_whole(self, head: &ReplyHead, body: &[u8]) -> Option<u64> {
+    pub fn read_whole(self, head: &ReplyHead, body: &[u8]) -> AnswerReading {
         if let Some(session) = self.session
             && is_readable(head)
         {
             session.change.make(body);
         }
-        self.cost?.cost_of(head, body)
+        AnswerReading {
+            cost: self.cost.and_then(|cost| cost.cost_of(head, body)),
+            job: self.job.and_then(|job| job.read(head, body)),
+        }
     }
-}
-
-/// Whether an answer has succeeded and its body is text as it stands.
-fn is_readable(head: &ReplyHead) -> bool {
-    let is_encoded = head.headers.contains(CONTENT_ENCODING.as_str())
-        && !value_is(head, &CONTENT_ENCODING, "identity");
-    head.status.is_success() && !is_encoded
-}
-
-/// Whether a header has this value, apart from its parameters.
-fn value_is(head: &ReplyHead, name: &HeaderName, wanted: &str) -> bool {
-    let value = text_of(head, name).and_then(|it| it.split(';').next());
-    value.is_some_and(|value| value.trim().eq_ignore_ascii_case(wanted))
 }
 
 /// Reads the session that an answer opens or closes.
@@ -124,7 +131,7 @@ const SESSION_BYTES_MAX: usize = 16 * 1024;
 /// Reads the cost of one call from its answer, as that passes.
 #[derive(Clone, Debug)]
 struct CostMeter {
-    place: Arc<CostPlace>,
+    place: Arc<AnswerPlace>,
     bytes_max: usize,
     reading: MeterReading,
 }
@@ -142,7 +149,7 @@ enum MeterReading {
 }
 
 impl CostMeter {
-    fn new(place: Arc<CostPlace>) -> Self {
+    fn new(place: Arc<AnswerPlace>) -> Self {
         Self {
             place,
             bytes_max: 0,
@@ -156,15 +163,15 @@ impl CostMeter {
             return;
         }
         self.reading = match &*self.place {
-            CostPlace::Header(name) => {
+            AnswerPlace::Header(name) => {
                 let number = text_of(head, name).and_then(|it| it.trim().parse().ok());
                 number.map_or(MeterReading::Nothing, MeterReading::Known)
             }
-            CostPlace::Json(_) if !is_readable(head) => MeterReading::Nothing,
-            CostPlace::Json(pointer) if value_is(head, &CONTENT_TYPE, "text/event-stream") => {
+            AnswerPlace::Json(_) if !is_readable(head) => MeterReading::Nothing,
+            AnswerPlace::Json(pointer) if value_is(head, &CONTENT_TYPE, "text/event-stream") => {
                 MeterReading::Events(Box::new(LastEvent::new(pointer.clone(), self.bytes_max)))
             }
-            CostPlace::Json(_) => MeterReading::Body(Vec::new()),
+            AnswerPlace::Json(_) => MeterReading::Body(Vec::new()),
         };
     }
 
@@ -201,17 +208,11 @@ impl CostMeter {
     }
 
     fn of_body(&self, body: &[u8]) -> Option<u64> {
-        let CostPlace::Json(pointer) = &*self.place else {
+        let AnswerPlace::Json(pointer) = &*self.place else {
             return None;
         };
         let pointers = JsonPointers::new([pointer.clone()]).ok()?;
         let found = pointers.find(body).ok()?;
         found.get(0)?.as_u64()
     }
-}
-
-/// The value of a header that is there once.
-fn text_of<'a>(head: &'a ReplyHead, name: &'a HeaderName) -> Option<&'a str> {
-    let value = head.headers.only(name.as_str()).ok().flatten()?;
-    std::str::from_utf8(value).ok()
 }

@@ -15,6 +15,7 @@ use tidegate_limits::scheduler::{Delays, Outcome, QuotaSpent};
 use tidegate_limits::{Timestamp, Tokens};
 use tidegate_runtime::lock;
 
+use super::job::{JobEnd, JobKey};
 use super::refusal::RefusalTemplate;
 use super::steps::{GateStep, ReplayFacts, StepKind};
 use super::{Claim, Destination, Dialect, Observe, Origin, Reason, Refusal, Sign, TraceId, Would};
@@ -123,8 +124,21 @@ pub struct RareFacts {
     pub refused_as: Option<Box<RefusalTemplate>>,
     /// The signs of life that the client got while the call waited.
     pub signs: Option<(Sign, u64)>,
+    /// The job that has held the slot of the call behind its answer.
+    pub job: Option<JobFacts>,
     /// Interim replies of the backend that the client has not got.
     interim: Vec<u8>,
+}
+
+/// The job of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobFacts {
+    /// The number by which it is known.
+    pub key: JobKey,
+    /// When the call was answered.
+    pub replied: Timestamp,
+    /// How it ended.
+    pub end: Option<JobEnd>,
 }
 
 impl RareFacts {
@@ -153,6 +167,7 @@ static NOTHING: RareFacts = RareFacts {
     earlier: None,
     refused_as: None,
     signs: None,
+    job: None,
     interim: Vec::new(),
 };
 

@@ -131,35 +131,78 @@ fn opened(body: &[u8]) -> Option<String> {
     if body.trim_ascii_start().first() == Some(&b'<') {
         return opened_in_xml(body);
     }
-    let texts = |places: &[&str]| -> Option<Vec<Option<String>>> {
-        let places = places.iter().map(|it| it.parse().expect("it is a pointer"));
-        let pointers = JsonPointers::new(places).ok()?;
-        let found = pointers.find(body).ok()?;
-        let text = found.iter().map(|it| Some(it?.as_str()?.to_owned()));
-        Some(text.collect())
-    };
-    let result = texts(&["/result"])?.pop().flatten();
+    let result = texts(body, &["/result"])?.pop().flatten();
     result.or_else(|| {
-        let mut found = texts(&["/result/Status", "/result/Value"])?;
+        let mut found = texts(body, &["/result/Status", "/result/Value"])?;
         let value = found.pop().flatten();
         value.filter(|_| found[0].as_deref() == Some("Success"))
     })
 }
 
+/// The texts at these places of a body of JSON.
+fn texts(body: &[u8], places: &[&str]) -> Option<Vec<Option<String>>> {
+    let places = places.iter().map(|it| it.parse().expect("it is a pointer"));
+    let pointers = JsonPointers::new(places).ok()?;
+    let found = pointers.find(body).ok()?;
+    let text = found.iter().map(|it| Some(it?.as_str()?.to_owned()));
+    Some(text.collect())
+}
+
+/// The value in an answer of XAPI; `None` of a call that failed.
+pub(super) fn value_of_xapi(body: &[u8]) -> Option<String> {
+    opened(body)
+}
+
+/// The state in an answer of XAPI about a task, from its status or its record; the code of the error of a call that
+/// failed.
+pub(super) fn task_state(body: &[u8]) -> Option<String> {
+    let state = opened(body);
+    state.or_else(|| match body.trim_ascii_start().first() {
+        Some(&b'<') => {
+            let text = str::from_utf8(body).ok()?;
+            let is_gone = text.contains(GONE_TASK);
+            let of_record = || xml_member(text, "status").map(str::to_owned);
+            if is_gone {
+                Some(GONE_TASK.to_owned())
+            } else {
+                of_record()
+            }
+        }
+        _ => {
+            let places = [
+                &["/result/status"][..],
+                &["/result/Value/status"],
+                &["/error/message"],
+                &["/result/ErrorDescription/0"],
+            ];
+            let mut found = places
+                .iter()
+                .filter_map(|it| texts(body, it)?.pop().flatten());
+            found.next()
+        }
+    })
+}
+
+/// The error of XAPI about a task that it does not know.
+const GONE_TASK: &str = "HANDLE_INVALID";
+
 /// The members are looked for as they are written, in any order. What a client has said comes back escaped, so it cannot be one.
 fn opened_in_xml(body: &[u8]) -> Option<String> {
     let body = str::from_utf8(body).ok()?;
-    let member = |name: &str| {
-        let (_, rest) = body.split_once(&format!("<name>{name}</name>"))?;
-        let rest = rest.trim_start().strip_prefix("<value>")?;
-        let (text, _) = rest
-            .strip_prefix("<string>")
-            .unwrap_or(rest)
-            .split_once('<')?;
-        Some(text)
-    };
-    let value = member("Value").filter(|_| member("Status") == Some("Success"));
+    let is_success = xml_member(body, "Status") == Some("Success");
+    let value = xml_member(body, "Value").filter(|value| is_success && !value.trim().is_empty());
     value.map(str::to_owned)
+}
+
+/// The text of the first member with this name.
+fn xml_member<'a>(body: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = body.split_once(&format!("<name>{name}</name>"))?;
+    let rest = rest.trim_start().strip_prefix("<value>")?.trim_start();
+    let (text, _) = rest
+        .strip_prefix("<string>")
+        .unwrap_or(rest)
+        .split_once('<')?;
+    Some(text)
 }
 
 #[cfg(test)]

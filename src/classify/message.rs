@@ -9,6 +9,7 @@ mod learnt;
 pub(crate) mod options;
 mod sessions;
 mod sources;
+pub(super) mod tasks;
 
 use std::borrow::Cow;
 use std::hash::Hasher as _;
@@ -25,12 +26,14 @@ pub use self::learnt::LearntNames;
 use self::sessions::SessionPlaces;
 pub use self::sessions::SessionProtocol;
 pub use self::sources::{BodyPlace, Condition, NamePlace, NameSource, PlacesError};
+use self::tasks::{TaskPlaces, TaskUse};
 use super::OTHER;
 use crate::call::claim::{CostRule, ReservedCost};
+use crate::call::job_meter::JobMeter;
 use crate::call::refusal::{RefusalForm, RefusalTemplate, RequestForm};
 use crate::call::session::{CallerNames, SessionChange, Sessions};
 use crate::call::{
-    AnswerMeter, CostPlace, Head, HttpCall, Identity, Origin, Reason, Refusal, RequestBody,
+    AnswerMeter, AnswerPlace, Head, HttpCall, Identity, Origin, Reason, Refusal, RequestBody,
 };
 use crate::options::kind::function_name;
 use crate::options::words;
@@ -83,9 +86,11 @@ pub struct MessageSettings {
     /// The form of refusals; `None` is that of the backend's kind.
     pub refuse_as: Option<RefusalForm>,
     /// The place of the cost in answers.
-    pub cost_from: Option<CostPlace>,
+    pub cost_from: Option<AnswerPlace>,
     /// The draw of a call until its answer is here; `None` is what its function costs.
     pub reserve: Option<Reservation>,
+    /// Whether its calls may begin tasks of XAPI.
+    pub has_tasks: bool,
 }
 
 /// The draw of a call until its answer says what it has cost.
@@ -105,10 +110,11 @@ pub struct MessageReader {
     functions: Vec<CompiledSource>,
     caller: Option<CompiledSource>,
     sessions: Option<SessionPlaces>,
+    tasks: Option<TaskPlaces>,
     batch: BatchUse,
     unreadable: UnreadableUse,
     refuse_as: Option<RefusalForm>,
-    cost_from: Option<Arc<CostPlace>>,
+    cost_from: Option<Arc<AnswerPlace>>,
     reserve: Option<CompiledReservation>,
     body: BodyReader,
     /// The number of the value that is the id of the call.
@@ -162,9 +168,11 @@ pub struct NamedCalls {
     /// The draw of the calls together until they are answered.
     reserved: ReservedTokens,
     /// The place of the cost in the answer.
-    cost_place: Option<Arc<CostPlace>>,
+    cost_place: Option<Arc<AnswerPlace>>,
     /// The session that the answer opens or closes.
     session: Option<SessionChange>,
+    /// The task of XAPI that the call begins or asks for.
+    pub task: Option<TaskUse>,
 }
 
 /// The draw of calls until they are answered.
@@ -208,8 +216,8 @@ impl NamedCalls {
     }
 
     /// The reader of the answer, if something in it matters.
-    pub fn take_meter(&mut self) -> Option<Box<AnswerMeter>> {
-        AnswerMeter::new(self.cost_place.take(), self.session.take())
+    pub fn take_meter(&mut self, job: Option<Box<JobMeter>>) -> Option<Box<AnswerMeter>> {
+        AnswerMeter::new(self.cost_place.take(), self.session.take(), job)
     }
 
     /// Checks that the message may be sent.
@@ -270,6 +278,7 @@ impl MessageReader {
         let form = settings.refuse_as;
         let sessions = settings.sessions;
         let sessions = sessions.map(|it| SessionPlaces::new(it, &mut places));
+        let tasks = TaskPlaces::new(settings.has_tasks, &mut places);
         let reads_xml = places.iter().any(|it| matches!(it, BodyPlace::Xml(_)));
         let pointer = |text: &str| BodyPlace::Json(text.parse().expect("it is a pointer"));
         let has_id = matches!(
@@ -298,6 +307,7 @@ impl MessageReader {
             functions,
             caller,
             sessions,
+            tasks,
             batch: settings.batch,
             unreadable: settings.unreadable,
             refuse_as: form,
@@ -360,6 +370,7 @@ impl MessageReader {
             reserved,
             cost_place: None,
             session: None,
+            task: None,
             refused: refused
                 .map(|so| format!("the message cannot be read for sure: {why}, {so}").into()),
         }
@@ -423,6 +434,7 @@ impl MessageReader {
                 // Each of the calls has an id of its own, and an answer of its own inside that of the batch.
                 names.refused_as = None;
                 names.session = None;
+                names.task = None;
             }
             BodyReader::Json(pointers) => {
                 let found = pointers.find(body).map_err(wrong)?;
@@ -454,6 +466,7 @@ impl MessageReader {
         let session = self.sessions.map(|it| it.read(values, sessions));
         let has_key = session.as_ref().is_none_or(|session| session.has_key);
         names.session = session.and_then(|session| session.change);
+        names.task = self.tasks.and_then(|it| it.read(values));
         if let Some(caller) = &self.caller
             && names.caller.is_none()
             && has_key

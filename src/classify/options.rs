@@ -6,14 +6,16 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::OddPaths;
+use super::jobs::options::job;
 use super::message::dialects::RpcDialect;
 use super::message::options::{cost_place, reserve, source, sources};
 use super::message::{
     BatchUse, MessageSettings, NameSource, Reservation, SessionProtocol, UnreadableUse,
 };
+use crate::call::job::{JobForm, JobRule};
 use crate::call::refusal::RefusalForm;
 use crate::call::sdk::Effort;
-use crate::call::{BackendKind, CostPlace, OnClientLeft};
+use crate::call::{AnswerPlace, BackendKind, OnClientLeft};
 use crate::options::kind::{choice, flag, function, function_name, list, name, parsed, text};
 use crate::options::shown::quoted;
 use crate::options::{Mistake, ValueKind, options, words};
@@ -168,7 +170,7 @@ options! {
         /// a stream of events is that of the last event that has it, or a header. The bucket of the call is
         /// charged by it in the end. A stream that is cut before costs a token for each event; an answer
         /// that does not say, what was reserved.
-        cost_from: Option<CostPlace> = cost_place().optional()
+        cost_from: Option<AnswerPlace> = cost_place().optional()
             .example("{ json = \"/usage/total_tokens\" }");
 
         /// How many tokens a call draws when it goes: the number at a place of the request, or the number in
@@ -176,6 +178,11 @@ options! {
         /// function and class did not exceed. The default is its cost in [costs].
         reserve: Option<Reservation> = reserve().optional()
             .example("{ json = \"/max_tokens\", else = 500 }");
+
+        /// The work of the backend that goes on behind an answer, and holds the slot of its call until it ends:
+        /// where the answer has its id, and how its state is asked for (docs/how-to/jobs.md). "proxmox",
+        /// "xapi" and "operation-location" are built in.
+        job: Option<JobRule> = job().optional().example("\"proxmox\"");
     }
 }
 
@@ -196,7 +203,16 @@ impl Route {
             refuse_as: None,
             cost_from: None,
             reserve: None,
+            job: None,
         }
+    }
+
+    /// Whether its jobs are tasks of XAPI.
+    #[must_use]
+    pub fn has_tasks(&self) -> bool {
+        self.job
+            .as_ref()
+            .is_some_and(|job| job.form == JobForm::Xapi)
     }
 
     /// How the calls of the route are named in their messages; `None` if they are not.
@@ -214,6 +230,7 @@ impl Route {
             refuse_as: self.refuse_as,
             cost_from: self.cost_from.clone(),
             reserve: self.reserve.clone(),
+            has_tasks: self.has_tasks(),
         })
     }
 }

@@ -13,6 +13,7 @@ fn classifier(function: &str) -> Classifier {
         has_http: true,
         exempt: Vec::new(),
         classes: class::ClassSettings::default(),
+        jobs: crate::call::jobs::JobSettings::default(),
     })
 }
 

@@ -7,6 +7,7 @@ use super::sections::Sections;
 use crate::call::costs::Costs;
 use crate::callers::options::CostsSection;
 use crate::classify::Route;
+use crate::classify::jobs::options::tasks_of_xapi;
 use crate::classify::message::dialects::RpcDialect;
 use crate::classify::options::{ExemptSection, ROUTES_MAX, RouteSection};
 use crate::options::ConfigReader;
@@ -49,8 +50,18 @@ impl Sections {
     pub(super) fn every_route(&self) -> Vec<Route> {
         let own = self.routes.iter().map(RouteSection::settings);
         let preset = self.preset();
-        own.chain(preset.into_iter().flat_map(|it| it.routes))
-            .collect()
+        let with_tasks =
+            self.jobs.dialect.value && self.kind.dialect.value == Some(RpcDialect::Xapi);
+        let preset = preset
+            .into_iter()
+            .flat_map(|it| it.routes)
+            .map(|mut route| {
+                if with_tasks && !route.function_from.is_empty() {
+                    route.job = Some(tasks_of_xapi());
+                }
+                route
+            });
+        own.chain(preset).collect()
     }
 
     /// The costs of the operator over those of the dialect.

@@ -6,6 +6,7 @@ use crate::admin;
 use crate::admit::options::{
     CLASSES_MAX, ClassSection, LimitsSection, PromoteSection, QueueSection,
 };
+use crate::call::jobs::JobsSection;
 use crate::call::listener::{LISTENERS_MAX, ListenSection, ListenerTls, TlsSection};
 use crate::call::{Listener, Protocol};
 use crate::callers::options::{CALLERS_MAX, CallerSection, CallersSection, CostsSection};
@@ -84,6 +85,7 @@ sections! {
     classes: Vec<Class> = "class";
     coalesce: coalesce::CoalesceSection = "coalesce";
     tasks: tasks::TasksSection = "tasks";
+    jobs: JobsSection = "jobs";
     coordinate: Coordinate = "coordinate";
     quota_store: QuotaStore = "quota_store";
     admin: admin::AdminSection = "admin";

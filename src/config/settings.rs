@@ -129,6 +129,7 @@ fn classify(all: &Sections) -> classify::ClassifierSettings {
         has_http: all.backend.http.value.is_some(),
         exempt: all.exempt_functions(),
         classes: all.class_settings(),
+        jobs: all.jobs.settings(),
     }
 }
 

@@ -439,9 +439,9 @@ impl<S: Slot> Exchange<S> {
         keeping: Option<ConnectionFate>,
     ) -> Reply {
         let HeldCall { mut call, mut slot } = self.end();
-        if let Some(meter) = call.meter.take()
-            && let Some(tokens) = meter.read_whole(&head, &body)
-        {
+        let reading = call.meter.take().map(|it| it.read_whole(&head, &body));
+        let reading = reading.unwrap_or_default();
+        if let Some(tokens) = reading.cost {
             slot.charge(tokens);
         }
         self.record.note(|facts| {
@@ -451,7 +451,10 @@ impl<S: Slot> Exchange<S> {
             facts.status = Some(head.status.as_u16());
             facts.bytes_out = body.len() as u64;
         });
-        let since = slot.finish(Outcome::Served);
+        let since = match reading.job {
+            Some(job) => slot.hand_to_job(job),
+            None => slot.finish(Outcome::Served),
+        };
         if let Some(upstream) = self.upstream.take()
             && let Some(keeping) = keeping
         {

@@ -20,6 +20,7 @@ use super::outgoing::Outgoing;
 use super::pinned::ConnectionFate;
 use super::streamed::ReplySource;
 use super::upstream::Upstream;
+use crate::call::job_meter::StartedJob;
 use crate::call::{
     AnswerMeter, BodyError, HttpCall, OnClientLeft, PolledFrame, Reason, Record, Slot,
 };
@@ -138,13 +139,16 @@ impl<S: Slot> RunningReply<S> {
         }
     }
 
-    /// Notes how much of the reply there was, and what the call has cost.
-    fn note_end(&mut self, outcome: Outcome) {
+    /// Notes how much of the reply there was, and what the call has cost. Returns the job that the reply begins.
+    fn note_end(&mut self, outcome: Outcome) -> Option<StartedJob> {
         let is_whole = self.left.has_ended() && outcome == Outcome::Served;
-        if let Some(tokens) = self.meter.take().and_then(|meter| meter.cost(is_whole)) {
+        let reading = self.meter.take().map(|it| it.end(is_whole));
+        let reading = reading.unwrap_or_default();
+        if let Some(tokens) = reading.cost {
             self.slot.charge(tokens);
         }
         self.record.note(|facts| facts.bytes_out = self.read);
+        reading.job
     }
 
     /// Reads the last chunk, if it is the next that is here.
@@ -190,9 +194,12 @@ impl<S: Slot> ReplySource for RunningReply<S> {
     }
 
     fn end(mut self, outcome: Outcome) {
-        self.note_end(outcome);
+        let job = self.note_end(outcome);
         let is_clean = self.here.is_empty() && self.upload.is_none() && outcome == Outcome::Served;
-        let since = self.slot.finish(outcome);
+        let since = match job {
+            Some(job) => self.slot.hand_to_job(job),
+            None => self.slot.finish(outcome),
+        };
         if let Some(keeping) = self.keeping.filter(|_| is_clean) {
             keeping.keep(self.upstream, since, &self.backend);
         }

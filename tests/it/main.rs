@@ -52,6 +52,7 @@ mod http_corpus;
 mod http_semantics;
 mod init;
 mod instructions;
+mod jobs;
 #[allow(dead_code)]
 #[path = "../../crates/leases/tests/it/client/mock.rs"]
 mod lease_mock;

@@ -9,6 +9,7 @@ use tidegate::admin::{QuotaStoreState, QuotasState};
 use tidegate::admit::metrics::GateNow;
 use tidegate::admit::{BackendControl, BackendControlNow, ObservedNow, TicketCounts};
 use tidegate::app::metrics::{Metrics, ShareNow};
+use tidegate::call::jobs::Jobs;
 use tidegate::call::{Would, WouldEnd};
 use tidegate::callers::metrics::{Charge, LimiterNow};
 use tidegate::callers::shown::{CallerCounts, GroupNow};
@@ -73,6 +74,7 @@ fn exercised() -> Metrics {
         kept: 5,
         bytes: 4321,
     });
+    metrics.jobs.mirror(&Jobs::default());
     metrics.tasks.mirror(&TasksNow {
         waiting: 6,
         running: 1,

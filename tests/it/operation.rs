@@ -22,6 +22,7 @@ fn settings() -> ClassifierSettings {
         has_http: true,
         exempt: Vec::new(),
         classes: class::ClassSettings::default(),
+        jobs: tidegate::call::jobs::JobSettings::default(),
     }
 }
 

@@ -33,6 +33,15 @@ pub(crate) const XAPI: Service = Service {
     other: "task.get_record",
     refused: ("Failure", "TOO_BUSY"),
 };
+/// Proxmox VE, whose clients are in `jobs`.
+pub(crate) const PROXMOX: Service = Service {
+    kind: "proxmox",
+    client: PYTHON,
+    dialect: "none",
+    slow: "none",
+    other: "none",
+    refused: ("none", "none"),
+};
 const OPENAI: Service = Service {
     kind: "openai",
     client: PYTHON,

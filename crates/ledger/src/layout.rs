@@ -6,7 +6,7 @@
 //! | directory | the layout as text, so that the next process knows what the regions mean; its seal |
 //! | live | how many calls, levels and places are in use |
 //! | secret | the secret by which places are found (2), its seal |
-//! | calls | six words for each |
+//! | calls | eight words for each: six of the call, and two of its job |
 //! | levels | five words for each |
 //! | places | six words for each |
 //! | rings | for each window: its next entry, then two words for each departure |
@@ -18,15 +18,18 @@ use std::ops::Range;
 pub(crate) const HEAD: usize = 7;
 
 /// The first word of a ledger: a name and the version of this layout.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"TGledg\0\x05");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"TGledg\0\x06");
 
 /// The first word while more happens than the ledger has room for.
-pub(crate) const EXCEEDED: u64 = u64::from_be_bytes(*b"TGmore\0\x05");
+pub(crate) const EXCEEDED: u64 = u64::from_be_bytes(*b"TGmore\0\x06");
 
 /// The first word once another ledger has everything.
-pub(crate) const MOVED: u64 = u64::from_be_bytes(*b"TGnext\0\x05");
+pub(crate) const MOVED: u64 = u64::from_be_bytes(*b"TGnext\0\x06");
 
+/// The words of a call, with their seal.
 pub(crate) const CALL_WORDS: usize = 6;
+/// The words of a call and of its job.
+pub(crate) const CALL_RECORD_WORDS: usize = CALL_WORDS + 2;
 pub(crate) const LEVEL_WORDS: usize = 5;
 pub(crate) const PLACE_WORDS: usize = 6;
 /// The secret and its seal.
@@ -155,7 +158,7 @@ impl Layout {
         let live = directory.end;
         let secret = live + 3;
         let calls = secret + SECRET_WORDS;
-        let levels = calls + self.calls as usize * CALL_WORDS;
+        let levels = calls + self.calls as usize * CALL_RECORD_WORDS;
         let places = levels + self.levels as usize * LEVEL_WORDS;
         let mut end = places + self.places as usize * PLACE_WORDS;
         let mut rings = Vec::with_capacity(self.windows.len());

@@ -38,6 +38,6 @@ pub use layout::{Boot, Layout, NAME_BYTES_MAX, TooLarge, WindowRegion};
 pub use read::{
     CallAtBackend, Carryover, Departure, LevelRecord, PromisedPlace, Void, WindowDepartures, read,
 };
-pub use record::{CallStage, level_key};
+pub use record::{CallStage, JobRecord, level_key};
 pub use rows::{PastRows, Row, RowLedger, read_rows};
 pub use write::{Admission, Ledger, Memory};

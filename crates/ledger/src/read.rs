@@ -6,10 +6,10 @@ use std::fmt;
 use std::num::NonZeroU64;
 
 use crate::layout::{
-    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, MOVED,
-    PLACE_WORDS, Regions, SECRET_WORDS,
+    Boot, CALL_RECORD_WORDS, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout,
+    MAGIC, MOVED, PLACE_WORDS, Regions, SECRET_WORDS,
 };
-use crate::record::{CallStage, FULL, sealed_cost};
+use crate::record::{CallStage, FULL, JobRecord, job_place, no_job, sealed_cost};
 use crate::seal::{RecordKind, of_half_sealed, seal, seal_call};
 
 /// The state that a process left when it died.
@@ -68,6 +68,8 @@ pub struct CallAtBackend {
     pub foreign: Option<NonZeroU64>,
     /// The last stage that was noted. A window whose departure is a later stage does not count it yet.
     pub stage: CallStage,
+    /// The job that it has begun.
+    pub job: Option<JobRecord>,
 }
 
 /// The level of a token bucket.
@@ -245,8 +247,8 @@ impl<'a> LedgerReader<'a> {
         let live = self.live(0)?;
         let mut calls = Vec::new();
         for place in 0..self.layout.calls {
-            let at = self.regions.calls + place as usize * CALL_WORDS;
-            let record = &self.words[at..at + CALL_WORDS];
+            let at = self.regions.calls + place as usize * CALL_RECORD_WORDS;
+            let record = &self.words[at..at + CALL_RECORD_WORDS];
             if record[CALL_WORDS - 1] != 0 {
                 calls.push(self.call(place, record, now)?);
             }
@@ -256,6 +258,14 @@ impl<'a> LedgerReader<'a> {
 
     fn call(&self, place: u32, record: &[u64], now: u64) -> Option<CallAtBackend> {
         let (words, found) = (&record[..CALL_WORDS - 1], record[CALL_WORDS - 1]);
+        let (key, word) = (record[CALL_WORDS], record[CALL_WORDS + 1]);
+        let job = match word {
+            word if word == no_job(place) => None,
+            word => Some(JobRecord {
+                key,
+                most_ms: of_half_sealed(RecordKind::Job, job_place(place, key), word)?,
+            }),
+        };
         let mut stages = CallStage::ALL.into_iter();
         let stage =
             stages.find(|&stage| seal_call(stage as u64, u64::from(place), words) == found)?;
@@ -270,6 +280,7 @@ impl<'a> LedgerReader<'a> {
             usual_ms: (words[3] >> 32) as u32,
             foreign: NonZeroU64::new(words[4]),
             stage,
+            job,
         })
     }
 

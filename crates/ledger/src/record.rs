@@ -1,6 +1,6 @@
 //! Parts of records that are both written and read.
 
-use crate::seal::{RecordKind, seal};
+use crate::seal::{RecordKind, seal, with_half_seal};
 
 /// The key of a bucket with this name, in a level.
 #[must_use]
@@ -31,6 +31,25 @@ pub enum CallStage {
 
 impl CallStage {
     pub(crate) const ALL: [Self; 3] = [Self::Admitted, Self::Sent, Self::Replied];
+}
+
+/// A job that a call has begun: work of the backend behind its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobRecord {
+    /// The number by which the job is known.
+    pub key: u64,
+    /// How long it may hold the slot of its call, from the admission of the call on.   milliseconds
+    pub most_ms: u32,
+}
+
+/// The second word of the job of a call that has begun none.
+pub(crate) fn no_job(place: u32) -> u64 {
+    with_half_seal(RecordKind::Job, u64::from(place), 0)
+}
+
+/// The place in the seal of a job.
+pub(crate) fn job_place(place: u32, key: u64) -> u64 {
+    key ^ u64::from(place).rotate_left(32)
 }
 
 /// The upper bit of a ring's next entry: it has been around once.

@@ -16,6 +16,8 @@ pub(crate) enum RecordKind {
     /// A place in the queue that is promised.
     Place = 17,
     Secret = 18,
+    /// The second word of a job.
+    Job = 20,
     /// A row of a ledger of rows.
     Row = 16,
     /// A call that was admitted; two more kinds follow for its later stages.

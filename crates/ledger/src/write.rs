@@ -5,11 +5,11 @@
 use std::num::NonZeroU64;
 
 use crate::layout::{
-    Boot, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout, MAGIC, MOVED,
-    PLACE_WORDS, Regions, TooLarge,
+    Boot, CALL_RECORD_WORDS, CALL_WORDS, DEPARTURE_WORDS, EXCEEDED, HEAD, LEVEL_WORDS, Layout,
+    MAGIC, MOVED, PLACE_WORDS, Regions, TooLarge,
 };
 use crate::read::{CallAtBackend, Carryover, PromisedPlace};
-use crate::record::{CallStage, FULL, sealed_cost};
+use crate::record::{CallStage, FULL, JobRecord, job_place, no_job, sealed_cost};
 use crate::seal::{RecordKind, seal, seal_call, with_half_seal};
 
 /// Words that outlive the process: a mapped file, or a list in tests.
@@ -172,6 +172,7 @@ impl<M: Memory> Ledger<M> {
             u64::from(call.usual_ms) << 32 | u64::from(call.tag),
             call.foreign.map_or(0, NonZeroU64::get),
         ];
+        self.memory.store(at + CALL_WORDS + 1, no_job(place));
         for (index, &word) in words.iter().enumerate() {
             self.memory.store(at + index, word);
         }
@@ -224,6 +225,15 @@ impl<M: Memory> Ledger<M> {
             at + CALL_WORDS - 1,
             seal_call(stage as u64, u64::from(place), &words),
         );
+    }
+
+    /// The call in this place has begun this job, which may last for so long from the admission of the call on.
+    pub fn begin_job(&mut self, place: u32, job: JobRecord) {
+        let at = self.call_at(place) + CALL_WORDS;
+        self.memory.store(at + 1, no_job(place));
+        self.memory.store(at, job.key);
+        let word = with_half_seal(RecordKind::Job, job_place(place, job.key), job.most_ms);
+        self.memory.store(at + 1, word);
     }
 
     /// The backend is done with the call in this place.
@@ -338,7 +348,7 @@ impl<M: Memory> Ledger<M> {
     }
 
     fn call_at(&self, place: u32) -> usize {
-        self.regions.calls + place as usize * CALL_WORDS
+        self.regions.calls + place as usize * CALL_RECORD_WORDS
     }
 
     fn level_at(&self, place: u32) -> usize {

@@ -6,7 +6,8 @@ use crate::digits::utc;
 use crate::fields::{FieldDefinition, fields};
 use crate::kind::{
     Amount, Bytes, CallId, CallerText, Count, DrawList, Flag, HostText, KeyList, Micros, Millis,
-    Nanos, OptionalCode, PeerText, StepList, Text, TokenAmount, TraceText,
+    Nanos, OptionalCode, OptionalKey, OptionalMillis, PeerText, StepList, Text, TokenAmount,
+    TraceText,
 };
 
 fields! {
@@ -59,6 +60,8 @@ fields! {
     arrived_ns: Nanos, 0, "when the clock of the call started: with the last byte of its request";
     backend: Text, 0, "`socket`, `http` or `tcp`; `null` if the call never asked for a turn";
     outcome: Text, 1, "`served`, `overloaded` or `failed`: how the call ended at the backend; `null` if it was not sent";
+    job: OptionalKey, 1, "the number of the job that the call has begun: a hash of its status path; [jobs.md](../how-to/jobs.md)";
+    job_ms: OptionalMillis, 1, "how long the job held the slot of the call behind its answer. It is a part of `backend_ms`";
     weight: Count, 0, "the caller's turns for one turn of an ordinary caller";
     cost: Count, 1, "the draw from each window: 1, or the number of calls of a batch";
     estimate: Amount, 0, "the tokens that the call draws when it is admitted";

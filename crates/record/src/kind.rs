@@ -123,6 +123,14 @@ kind! {
     OptionalCode: "integer, or absent", Option<i64> => (), code, ignored
 }
 kind! {
+    /// The number of a job. Written only if there is one.
+    OptionalKey: "string of 16 hexadecimal digits, or absent", Option<u64> => Option<u64>, key, id_found
+}
+kind! {
+    /// A duration. Written only if there is one.
+    OptionalMillis: "number, ms, or absent", Option<Duration> => Option<u64>, duration, milliseconds_found
+}
+kind! {
     /// A number of bytes.
     Bytes: "integer, bytes", Option<u64> => Option<u64>, number, whole_found
 }
@@ -432,6 +440,18 @@ fn code(out: &mut Vec<u8>, key: &'static str, given: Option<i64>) {
     };
     put(out, key, if code.is_negative() { b"-" } else { b"" });
     decimal(out, code.unsigned_abs());
+}
+
+fn key(out: &mut Vec<u8>, key: &'static str, given: Option<u64>) {
+    if given.is_some() {
+        id(out, key, given);
+    }
+}
+
+fn duration(out: &mut Vec<u8>, key: &'static str, given: Option<Duration>) {
+    if given.is_some() {
+        milliseconds(out, key, given);
+    }
 }
 
 fn milliseconds(out: &mut Vec<u8>, key: &'static str, given: Option<Duration>) {

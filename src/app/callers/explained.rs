@@ -12,6 +12,7 @@ use crate::admin::{
     ApiRefusal, CallDelay, CallId, CallState, Explained, HeldBy, Moment, milliseconds,
 };
 use crate::admit::{CarriedSlots, QueuedCallNow};
+use crate::app::jobs::held_by_jobs;
 use crate::call::Facts;
 
 impl AppState {
@@ -20,6 +21,8 @@ impl AppState {
         // First, so that its facts are not older.
         let waiting = self.gate.waiting_now(id.0);
         let now = self.clock.now();
+        let held = waiting.as_ref().map(|it| it.jobs.clone());
+        let mut of_call = None;
         let known = match self.lately.find(id.0) {
             None => return Err(ApiRefusal::unknown_call(id, self.which_are_known(now))),
             Some(FoundCall::Ended(report)) => KnownCall {
@@ -27,12 +30,27 @@ impl AppState {
                 report,
                 waiting: None,
             },
-            Some(FoundCall::UnderWay(record)) => {
-                record.note(|facts| KnownCall::so_far(facts, waiting, self.clock.now()))
-            }
+            Some(FoundCall::UnderWay(record)) => record.note(|facts| {
+                of_call = facts.rare().job.map(|job| job.key);
+                KnownCall::so_far(facts, waiting, self.clock.now())
+            }),
         };
         let arrived = Moment(self.clock.wall(known.report.arrived));
-        Ok(known.explained(id, arrived, now))
+        let is_waiting = known.state == CallState::Waiting;
+        let mut explained = known.explained(id, arrived, now);
+        let keys = match of_call {
+            Some(key) => vec![key],
+            None => held.filter(|_| is_waiting).unwrap_or_default(),
+        };
+        if !keys.is_empty() {
+            let mut jobs = self.jobs().now();
+            jobs.retain(|job| keys.contains(&job.key));
+            let held = held_by_jobs(&jobs).into_iter();
+            explained
+                .sentence
+                .extend(held.map(|held| format!("; its slot is {held}")));
+        }
+        Ok(explained)
     }
 
     /// A sentence about the calls that can be explained.
@@ -302,6 +320,7 @@ mod tests {
                     at: at(3_000),
                     held_by: held_by.map(Arc::from),
                     carried,
+                    jobs: Vec::new(),
                     delays: Delays::default(),
                     foreseen: Prediction {
                         starts,
@@ -405,6 +424,7 @@ mod tests {
                 at: at(since),
                 held_by: None,
                 carried: None,
+                jobs: Vec::new(),
                 delays: Delays::default(),
                 foreseen: Prediction {
                     starts: None,

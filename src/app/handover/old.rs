@@ -416,6 +416,8 @@ impl OldProcess {
             pid,
             "handed over: the new process serves, and this one finishes its calls"
         );
+        // The new process follows them, as the ledger has them.
+        self.app.jobs().leave();
         self.app.leave_sockets();
         self.app
             .handover
@@ -508,6 +510,7 @@ impl AppState {
         let ledger = self.ledger.as_ref()?;
         let settings = self.config.get().admit.clone();
         ledger.decide_again(&self.gate, &settings, has_admitted, stop);
+        self.jobs().carry(ledger.take_jobs());
         self.retake_state();
         self.changes.allow();
         if !accepts {

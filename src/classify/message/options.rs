@@ -3,7 +3,7 @@
 use http::HeaderName;
 
 use super::{BodyPlace, Condition, NamePlace, NameSource, Reservation};
-use crate::call::CostPlace;
+use crate::call::AnswerPlace;
 use crate::options::kind::all;
 use crate::options::shown::quoted;
 use crate::options::tree::{ConfigValue, Node};
@@ -106,21 +106,21 @@ fn beginnings(node: &Node) -> Result<Vec<Box<str>>, Mistake> {
 const COST_CURE: &str = "write it as { json = \"/usage/total_tokens\" } or { header = \"X-Cost\" }";
 
 /// The place of a cost in an answer.
-pub(in crate::classify) fn cost_place() -> ValueKind<CostPlace> {
+pub(in crate::classify) fn cost_place() -> ValueKind<AnswerPlace> {
     let read = |node: &Node| {
         let source = source_of(node)?;
         let is_plain = source.condition.is_none() && source.without.is_empty();
         let place = match source.place {
-            NamePlace::Body(BodyPlace::Json(pointer)) if is_plain => CostPlace::Json(pointer),
-            NamePlace::Header(name) if is_plain => CostPlace::Header(name),
+            NamePlace::Body(BodyPlace::Json(pointer)) if is_plain => AnswerPlace::Json(pointer),
+            NamePlace::Header(name) if is_plain => AnswerPlace::Header(name),
             _ => return Err(Mistake::new("an answer has no such place", COST_CURE).into()),
         };
         Ok(place)
     };
     ValueKind::of_parts("a table with json or header", read, |place| {
         let (key, value) = match place {
-            CostPlace::Json(pointer) => ("json", pointer.as_str()),
-            CostPlace::Header(name) => ("header", name.as_str()),
+            AnswerPlace::Json(pointer) => ("json", pointer.as_str()),
+            AnswerPlace::Header(name) => ("header", name.as_str()),
         };
         format!("{{ {key} = {value:?} }}")
     })

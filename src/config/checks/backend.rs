@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::time::Duration;
 
+use crate::call::job::JobForm;
 use crate::call::{BackendKind, Bind};
 use crate::classify::message::MessageReader;
 use crate::forward::BackendAddress;
@@ -200,6 +201,18 @@ fn messages(all: &Sections, notes: &Notes) {
                 let cause = format!("{} is for a route whose calls have a function", mark.name());
                 let cure = "add function_from = { json = \"/method\" }, or a function";
                 notes.error(mark, cause, cure);
+            }
+        }
+        if let Some(job) = &route.job.value {
+            if !is_named {
+                let cause = "job is for a route whose calls have a function: others meet no limit that a job could hold";
+                notes.error(&route.job, cause, "add a function");
+            }
+            if job.form == JobForm::Xapi && route.function_from.value.is_empty() {
+                let cause = "tasks of XAPI are named in messages";
+                let cure =
+                    "add function_from = { json = \"/method\" }, or write dialect = true in [jobs]";
+                notes.error(&route.job, cause, cure);
             }
         }
         if route.sessions.value.is_some() && route.caller_from.is_missing() {

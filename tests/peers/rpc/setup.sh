@@ -6,7 +6,7 @@ set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 venv=$here/../../../.venv-rpc
 stamp=$venv/complete
-packages='XenAPI==26.21.1 openai==3.57.0 mcp==2.3.0 web3==8.0.0'
+packages='XenAPI==26.21.1 proxmoxer==2.3.0 requests==2.34.2 openai==3.57.0 mcp==2.3.0 web3==8.0.0'
 of_node='openai@7.59.0'
 
 [ "$(cat "$stamp" 2>/dev/null)" = "$packages $of_node" ] && exit 0

@@ -1,4 +1,4 @@
-"""A server that answers as a real one of its kind does: stand_in.py xapi|openai|ethereum|mcp PORT [WORKERS]. Prints `ready` once it
+"""A server that answers as a real one of its kind does: stand_in.py xapi|openai|ethereum|mcp|proxmox PORT [WORKERS]. Prints `ready` once it
 listens. With a number of workers, calls of xapi that read or start wait for one of them, in the order of arrival, and GET tells what
 each start met."""
 import collections
@@ -8,12 +8,67 @@ import socket
 import sys
 import threading
 import time
+import urllib.parse
 import uuid
 import xmlrpc.client
 
 SESSIONS = {}
 # How long a worker takes for a call, if there are workers.
 SECONDS = {'VM.start': 0.05, 'VM.get_all_records': 0.04, 'host.get_all_records': 0.04}
+
+
+# How long the task of a start takes.
+START_SECONDS = 0.15
+# How long a clone of Proxmox holds its lock, and how long another one waits for that: a twentieth of the real times.
+CLONE_SECONDS, LOCK_SECONDS = 0.25, 0.5
+
+
+class Tasks:
+    """The tasks of xapi, and how many ran at once at most."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.ends = {}
+        self.most = 0
+
+    def begin(self, seconds):
+        with self.lock:
+            now = time.monotonic()
+            task = 'OpaqueRef:' + str(uuid.uuid4())
+            self.ends[task] = now + seconds
+            self.most = max(self.most, sum(end > now for end in self.ends.values()))
+            return task
+
+    def status(self, task):
+        with self.lock:
+            return 'pending' if self.ends[task] > time.monotonic() else 'success'
+
+
+TASKS = Tasks()
+
+
+class Clones:
+    """The tasks of Proxmox. A clone needs the lock of its storage, for which it waits only so long."""
+
+    def __init__(self):
+        self.storage = threading.Lock()
+        self.states = {}
+
+    def begin(self, vmid):
+        number = len(self.states) + 1
+        upid = f'UPID:pve1:{number:08X}:00000001:60000000:qmclone:{vmid}:root@pam:'
+        self.states[upid] = {'status': 'running', 'upid': upid}
+        threading.Thread(target=self.run, args=(upid,), daemon=True).start()
+        return upid
+
+    def run(self, upid):
+        ended = {'status': 'stopped', 'upid': upid, 'exitstatus': 'OK'}
+        if self.storage.acquire(timeout=LOCK_SECONDS):
+            time.sleep(CLONE_SECONDS)
+            self.storage.release()
+        else:
+            ended['exitstatus'] = "can't lock file '/var/lock/pve-manager/pve-storage-local' - got timeout"
+        self.states[upid] = ended
 
 
 def success(value):
@@ -83,9 +138,12 @@ def xapi(method, params, pool=None):
     if method == 'VM.start':
         return success('')
     if method.startswith('Async.'):
-        return success('OpaqueRef:task')
-    if method == 'task.get_record':
-        return success({'status': 'success', 'progress': 1.0, 'result': ''})
+        return success(TASKS.begin(START_SECONDS if method == 'Async.VM.start' else 0))
+    if method in ('task.get_record', 'task.get_status'):
+        status = TASKS.status(params[1])
+        return success(status if method == 'task.get_status' else {'status': status, 'progress': 1.0, 'result': ''})
+    if method == 'tests.most_tasks':
+        return success(str(TASKS.most))
     if method == 'event.from':
         time.sleep(0.5)
         return success({'events': [], 'token': '1', 'valid_ref_counts': {}})
@@ -108,12 +166,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     kind = None
     pool = None
+    clones = Clones()
 
     def do_GET(self):
+        if self.kind == 'proxmox':
+            upid = urllib.parse.unquote(self.path.split('/')[-2])
+            return self.send('application/json', json.dumps({'data': self.clones.states[upid]}).encode())
         self.send('application/json', json.dumps(self.pool.report()).encode())
 
     def do_POST(self):
-        body = self.rfile.read(int(self.headers['Content-Length']))
+        body = self.rfile.read(int(self.headers.get('Content-Length', 0)))
+        if self.kind == 'proxmox':
+            upid = self.clones.begin(self.path.split('/')[-2])
+            return self.send('application/json', json.dumps({'data': upid}).encode())
         if self.kind == 'openai':
             return self.complete(json.loads(body))
         if self.kind == 'xapi' and self.path != '/jsonrpc':

@@ -1,10 +1,10 @@
 //! Each bound of a ledger is reached. Beyond it too much counts, or there is no ledger.
 
 use tidegate_ledger::{
-    CallStage, Layout, Ledger, NAME_BYTES_MAX, TooLarge, Void, WindowRegion, read,
+    CallStage, JobRecord, Layout, Ledger, NAME_BYTES_MAX, TooLarge, Void, WindowRegion, read,
 };
 
-use crate::recorded::{BOOT, Numbers, Recorded, begun, call, layout};
+use crate::recorded::{BOOT, Numbers, Recorded, begun, bytes, call, layout};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -88,8 +88,8 @@ fn names_have_a_bound_of_bytes_and_a_bound_of_number() {
 fn a_ledger_has_at_most_64_mib() {
     let words = |calls| Layout { calls, ..layout() }.words();
     let empty = words(0).expect("it is small");
-    // Six words for each call.
-    let most = ((1 << 23) - empty) / 6;
+    // Eight words for each call.
+    let most = ((1 << 23) - empty) / 8;
     assert!(words(most as u32).is_ok());
     assert_eq!(words(most as u32 + 1), Err(TooLarge::Regions));
 }
@@ -128,4 +128,32 @@ fn a_ledger_that_has_no_room_says_so_until_it_has_room_again() {
     assert_eq!(carried.calls.len(), 1);
     ledger.move_on();
     assert_eq!(read(&memory.bytes(), BOOT, 20), Err(Void::Moved));
+}
+
+#[test]
+fn a_job_is_read_with_its_call_and_a_process_that_dies_within_it_leaves_the_call() {
+    let memory = Recorded::new(layout().words().expect("it is small"));
+    let mut ledger = begun(&memory);
+    ledger.admit(2, &call(10));
+    let job = JobRecord {
+        key: 7,
+        most_ms: 1_000,
+    };
+    let mut words = memory.words.borrow().clone();
+    memory.stores.borrow_mut().clear();
+    ledger.begin_job(2, job);
+    let read_job = |words: &[u64]| {
+        let carried = read(&bytes(words), BOOT, 20).expect("it is whole");
+        assert_eq!(carried.calls.len(), 1);
+        carried.calls[0].job
+    };
+    for &(at, word) in &*memory.stores.borrow() {
+        assert_eq!(read_job(&words), None);
+        words[at] = word;
+    }
+    assert_eq!(read_job(&words), Some(job));
+    // The next call in this place has none.
+    ledger.end(2);
+    ledger.admit(2, &call(10));
+    assert_eq!(read_job(&memory.words.borrow()), None);
 }

@@ -1,6 +1,6 @@
 //! Damaged files. Each is void, or says the same as before the damage.
 
-use tidegate_ledger::{CallStage, PromisedPlace, read};
+use tidegate_ledger::{CallStage, JobRecord, PromisedPlace, read};
 
 use crate::recorded::{BOOT, Numbers, Recorded, begun, call, layout};
 
@@ -15,6 +15,11 @@ fn filled() -> Vec<u8> {
     ledger.admit(0, &call(950));
     ledger.admit(3, &call(960));
     ledger.advance(3, CallStage::Sent);
+    let job = JobRecord {
+        key: 0x1234,
+        most_ms: 5,
+    };
+    ledger.begin_job(3, job);
     ledger.set_level(1, [5, 6], -2.5, 970);
     let promised = PromisedPlace {
         digest: [7, 8],
