@@ -17,6 +17,7 @@ mod early;
 mod foreign;
 mod gate;
 mod health;
+mod job_permit;
 mod jobs;
 mod journal;
 mod kept_places;

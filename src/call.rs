@@ -82,7 +82,7 @@ pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
 pub use self::meter::{AnswerMeter, AnswerReading};
 pub use self::observe::{NoObserver, Observe};
 pub use self::rate_limit::LimitMode;
-pub use self::record::{Facts, JobFacts, RareFacts, Record, Verdict};
+pub use self::record::{Facts, RareFacts, Record, Verdict};
 pub use self::refusal::{Reason, Refusal, RefusalForm};
 
 pub use self::reply::{

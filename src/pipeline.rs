@@ -5,6 +5,7 @@
 //! task of their own.
 
 mod handed_over;
+mod outgoing;
 mod patience;
 mod run;
 mod sent_again;
@@ -15,24 +16,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use http::header::ACCEPT_ENCODING;
-
+use self::outgoing::{meter, outgoing};
 use self::run::{ClientState, Clients, Run, RunState};
 use tidegate_runtime::{Clock, Live};
 
 use crate::admit::{Ask, Claimed, Gate, Waits};
 use crate::call::claim::CostRule;
 use crate::call::{
-    AnswerMeter, Claim, Dialect, Facts, Head, HttpCall, Identity, LooksExceeded, Message, Observe,
-    Origin, Progress, QueueStanding, Reason, Record, Refusal, Rejection, Reply, Request,
-    RequestBody, Serve, TaskWakers, TicketMode, Trace, Tunnel,
+    Claim, Dialect, Facts, Head, Identity, LooksExceeded, Message, Observe, Origin, Progress,
+    QueueStanding, Reason, Record, Refusal, Rejection, Reply, Request, RequestBody, Serve,
+    TaskWakers, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
-use crate::classify::message::NamedCalls;
 use crate::classify::{Classifier, Operation};
 use crate::coalesce::Coalescer;
 use crate::forward::{Forward, Forwarder, TcpConnection};
-use crate::tasks::{Owner, Preference, Tasks};
+use crate::tasks::{Preference, Tasks};
 
 /// The stages in their order.
 #[derive(Clone)]
@@ -157,16 +156,7 @@ impl Serve for Pipeline {
         call: u64,
         client: Option<&Identity>,
     ) -> Result<Option<QueueStanding>, LooksExceeded> {
-        let found = self.gate.place(call)?;
-        Ok(found.and_then(|(standing, record)| {
-            let is_own = |client| {
-                let owner = record?.note(|facts| Owner::of(&facts.origin.identity));
-                Some(owner == Owner::of(client))
-            };
-            client
-                .is_none_or(|client| is_own(client) == Some(true))
-                .then_some(standing)
-        }))
+        self.find_standing(call, client)
     }
 
     fn waiting(&self) -> usize {
@@ -209,9 +199,7 @@ impl Pipeline {
         if let Some(named) = &named {
             ask.claimed.cost = named.cost();
         }
-        if progress.tickets().mode != TicketMode::Off && waits == Waits::Client {
-            self.note_patience(&mut message, &mut ask, progress);
-        }
+        self.note_patience(&mut message, &mut ask, progress);
         let (key, observer) = if self.coalescer.is_on() && progress.patience().is_none() {
             self.read_or_write(&message, &operation)
         } else {
@@ -341,48 +329,5 @@ fn note_trace(head: &Head, observer: &dyn Observe, facts: &mut Facts) {
         && observer.keeps_spans()
     {
         facts.rare_mut().parent = Some(parent);
-    }
-}
-
-/// The reader of the answer to a call.
-fn meter(
-    call: &mut HttpCall,
-    operation: &mut Operation,
-    named: Option<&mut NamedCalls>,
-) -> Option<Box<AnswerMeter>> {
-    let job = operation.job.take();
-    if job.is_some() {
-        // An answer in another encoding is not read.
-        let head = Arc::make_mut(&mut call.head);
-        head.headers.remove(ACCEPT_ENCODING.as_str());
-    }
-    match named {
-        Some(named) => named.take_meter(job),
-        None => AnswerMeter::new(None, None, job),
-    }
-}
-
-/// The content to send, in the form of its backend.
-fn outgoing(message: Message, operation: &Operation) -> Result<Message, Refusal> {
-    use crate::call::Destination as To;
-    match (message, operation.destination) {
-        (Message::Http(call), To::Socket) => call
-            .array
-            .map(Message::Socket)
-            .ok_or_else(|| Refusal::no_backend("http")),
-        (Message::Http(_), To::Http) if operation.is_odd => Err(Refusal::new(
-            Reason::BadRequest,
-            "the path has an encoded letter, an empty segment or a dot segment, and names another route \
-             without it: send it in its plain form",
-        )),
-        // The function is in a body that was too large to read.
-        (Message::Http(_), To::Http) if operation.is_unread => Err(Refusal::new(
-            Reason::TooLarge,
-            "the body names the function, and is larger than buffer_bytes",
-        )),
-        (message @ Message::Socket(_), To::Socket) | (message @ Message::Http(_), To::Http) => {
-            Ok(message)
-        }
-        (message, _) => Err(Refusal::no_backend(message.dialect().label())),
     }
 }

@@ -151,7 +151,7 @@ pub struct GateNow {
     pub outstanding_peak: usize,
     /// Every limit that holds calls.
     pub limits: Vec<(LimitRule, LimitNow)>,
-    /// What became of tickets.
+    /// Tickets by what became of them.
     pub tickets: TicketCounts,
 }
 

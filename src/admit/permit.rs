@@ -8,7 +8,6 @@ use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Hold, Timestamp, Tokens};
 use tokio::time::Instant;
 
-use super::Gate;
 use super::decision::Lane;
 use super::lock::GateLock;
 use super::observe::CallEvent;
@@ -17,24 +16,22 @@ use super::promotion::{EffectiveClass, WorkEnd};
 use super::shadow::{CallEnd, ShadowId};
 use super::user_work::Promotion;
 use crate::call::claim::{self, Settling};
-use crate::call::job::JobEnd;
 use crate::call::job_meter::StartedJob;
-use crate::call::jobs::JobSlot;
 use crate::call::steps::StepKind;
-use crate::call::{Destination, Generation, JobFacts, Reason, Record, Slot, Verdict};
+use crate::call::{Destination, Generation, Record, Slot, Verdict};
 
 /// A worker and a share of every limit. Given back undrawn if dropped before the call was
 /// sent, finished as failed if dropped later.
 #[must_use]
 pub struct Permit {
     /// `None` once it has ended.
-    held: Option<(GateCall, Hold)>,
+    pub(super) held: Option<(GateCall, Hold)>,
     /// The last backend of its destination that it went to.
     pub(super) generation: Generation,
     /// When its turn was.
-    admitted: Timestamp,
+    pub(super) admitted: Timestamp,
     sent: Option<Timestamp>,
-    delayed: bool,
+    pub(super) delayed: bool,
 }
 
 /// A call at the gate, from its first question until its permit ends.
@@ -152,7 +149,7 @@ impl Permit {
     }
 }
 
-const HELD: &str = "a permit holds until it is ended, and is ended once";
+pub(super) const HELD: &str = "a permit holds until it is ended, and is ended once";
 
 impl Slot for Permit {
     fn goes_to(&mut self, generation: Generation) {
@@ -210,77 +207,8 @@ impl Slot for Permit {
         self.end(outcome, None).expect(HELD)
     }
 
-    fn hand_to_job(mut self, job: StartedJob) -> Instant {
-        self.replied();
-        let (call, hold) = self.held.as_ref().expect(HELD);
-        let (lock, record) = (Arc::clone(&call.lock), Arc::clone(&call.record));
-        let (lane, place, admitted) = (call.lane, hold.place(), self.admitted);
-        let now = lock.change_in(lane, |state, now| {
-            let record = Gate::job_record(job.key(), job.most(), admitted, now);
-            state.note_job(lane, place, record);
-            now
-        });
-        let named = record.note(|facts| {
-            facts.rare_mut().job = Some(JobFacts {
-                key: job.key(),
-                replied: now,
-                end: None,
-            });
-            (facts.id, Arc::clone(&facts.function))
-        });
-        if let Err(slot) = job.keep(named, Box::new(self)) {
-            record.note(|facts| facts.rare_mut().job = None);
-            slot.end(JobEnd::Done);
-        }
-        lock.clock.instant(now)
-    }
-}
-
-impl Permit {
-    /// Ends a job that another process follows from now on. What that must know is in the ledger, and stays there.
-    fn leave(&mut self) {
-        let Some((call, hold)) = &self.held else {
-            return;
-        };
-        let (lane, place) = (call.lane, hold.place());
-        // After a hand-over this process has no ledger, and may decide again.
-        let is_left = call
-            .lock
-            .look(|state, _| state.ledger.is_some() || state.is_known_to_peer(lane, place));
-        if !is_left {
-            let _ = Self::end(self, Outcome::Served, None);
-            return;
-        }
-        let is_delayed = self.delayed;
-        if let Some((call, _)) = self.held.take() {
-            call.record.note(|facts| {
-                facts.outcome = Some(Outcome::Served);
-                facts.verdict = match is_delayed {
-                    true => Verdict::Delayed,
-                    false => Verdict::Passed,
-                };
-            });
-        }
-    }
-}
-
-impl JobSlot for Permit {
-    fn end(mut self: Box<Self>, end: JobEnd) {
-        if let Some((call, _)) = &self.held {
-            call.record.note(|facts| {
-                if let Some(job) = &mut facts.rare_mut().job {
-                    job.end = Some(end);
-                }
-                if end == JobEnd::Overdue {
-                    facts.reason = Some(Reason::BackendSlow);
-                }
-            });
-        }
-        match end {
-            JobEnd::Done | JobEnd::Gone => drop(Permit::end(&mut self, Outcome::Served, None)),
-            JobEnd::Overdue => drop(Permit::end(&mut self, Outcome::Failed, None)),
-            JobEnd::Left => self.leave(),
-        }
+    fn hand_to_job(self, job: StartedJob) -> Instant {
+        self.hand_over_to(job)
     }
 }
 

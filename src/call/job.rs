@@ -13,6 +13,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use siphasher::sip::SipHasher24;
+use tidegate_limits::Timestamp;
 use tidegate_message::{JsonPointers, JsonValue};
 
 use super::answer::{AnswerPlace, is_readable, text_of};
@@ -411,6 +412,17 @@ fn decoded(path: &str) -> Vec<u8> {
         }
     }
     decoded
+}
+
+/// The job of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobFacts {
+    /// The number by which it is known.
+    pub key: JobKey,
+    /// When the call was answered.
+    pub replied: Timestamp,
+    /// How it ended.
+    pub end: Option<JobEnd>,
 }
 
 #[cfg(test)]

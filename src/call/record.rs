@@ -15,7 +15,7 @@ use tidegate_limits::scheduler::{Delays, Outcome, QuotaSpent};
 use tidegate_limits::{Timestamp, Tokens};
 use tidegate_runtime::lock;
 
-use super::job::{JobEnd, JobKey};
+use super::job::JobFacts;
 use super::refusal::RefusalTemplate;
 use super::steps::{GateStep, ReplayFacts, StepKind};
 use super::{Claim, Destination, Dialect, Observe, Origin, Reason, Refusal, Sign, TraceId, Would};
@@ -128,17 +128,6 @@ pub struct RareFacts {
     pub job: Option<JobFacts>,
     /// Interim replies of the backend that the client has not got.
     interim: Vec<u8>,
-}
-
-/// The job of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JobFacts {
-    /// The number by which it is known.
-    pub key: JobKey,
-    /// When the call was answered.
-    pub replied: Timestamp,
-    /// How it ended.
-    pub end: Option<JobEnd>,
 }
 
 impl RareFacts {

@@ -6,10 +6,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::Pipeline;
-use crate::admit::{Ask, Permit, QueuedCall};
+use crate::admit::{Ask, Permit, QueuedCall, Waits};
 use crate::call::ticket::QUEUE_TICKET;
-use crate::call::{ClientPatience, Head, Message, Progress, Refusal, TicketMode};
-use crate::tasks::Preference;
+use crate::call::{
+    ClientPatience, Head, Identity, LooksExceeded, Message, Progress, QueueStanding, Refusal,
+    TicketMode,
+};
+use crate::tasks::{Owner, Preference};
 
 /// A client's wait for its turn. Most clients wait as long as it takes.
 pub(super) struct ClientTurn {
@@ -59,8 +62,15 @@ impl Future for ClientTurn {
 
 impl Pipeline {
     /// Notes how long the client of a call waits, and finds the place that it has.
-    #[cold]
+    #[inline]
     pub(super) fn note_patience(&self, message: &mut Message, ask: &mut Ask, progress: &Progress) {
+        if progress.tickets().mode != TicketMode::Off && ask.waits == Waits::Client {
+            self.find_place(message, ask, progress);
+        }
+    }
+
+    #[cold]
+    fn find_place(&self, message: &mut Message, ask: &mut Ask, progress: &Progress) {
         let rule = progress.tickets();
         let (ticket, wait) = match message {
             Message::Socket(_) => (None, None),
@@ -89,6 +99,26 @@ impl Pipeline {
         };
         let service = self.gate.usual_service(&ask.function);
         progress.wait_at_most(ClientPatience::new(timeout, ask.arrived, service, digest));
+    }
+}
+
+impl Pipeline {
+    /// Where a waiting call stands, for this client if it is its own.
+    pub(super) fn find_standing(
+        &self,
+        call: u64,
+        client: Option<&Identity>,
+    ) -> Result<Option<QueueStanding>, LooksExceeded> {
+        let found = self.gate.place(call)?;
+        Ok(found.and_then(|(standing, record)| {
+            let is_own = |client| {
+                let owner = record?.note(|facts| Owner::of(&facts.origin.identity));
+                Some(owner == Owner::of(client))
+            };
+            client
+                .is_none_or(|client| is_own(client) == Some(true))
+                .then_some(standing)
+        }))
     }
 }
 

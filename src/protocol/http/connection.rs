@@ -13,7 +13,6 @@ use super::super::streams::StreamKind;
 use super::super::wire::OnEof;
 use super::super::yield_once::yield_once;
 use super::super::{ClientSettings, ConnectionOrigin, ConnectionPhase, Conversation, tunnel};
-use super::answer;
 use super::client_socket::ClientSocket;
 use super::http2;
 use super::identity::Identities;
@@ -158,8 +157,7 @@ impl<S: Serve> HttpConnection<S> {
         if self.listener.queue_status
             && let Some(asked) = place::asked_call(&call.head)
         {
-            let answer = place::answer(&self.conversation.serve, &identity, asked);
-            let (head, body) = answer::own(answer);
+            let (head, body) = place::answer(&self.conversation.serve, &identity, asked);
             let form = match &call.body {
                 RequestBody::Whole(_) => form,
                 RequestBody::Streamed { .. } => form.closing(),

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 use tidegate_h1::write;
 
 use super::super::dialect;
 use super::answer::{self, json as json_answer};
-use crate::call::{Head, Headers, Identity, LooksExceeded, QueueStanding, ReplyBody, Serve};
+use crate::call::{
+    Head, Headers, Identity, LooksExceeded, QueueStanding, ReplyBody, ReplyHead, Serve,
+};
 
 /// The path behind which a client asks for one of its calls.
 const PATH: &str = "/v1/queue/";
@@ -70,7 +72,7 @@ pub(super) fn answer<S: Serve>(
     serve: &S,
     asker: &Identity,
     call: Option<u64>,
-) -> Response<ReplyBody> {
+) -> (Box<ReplyHead>, ReplyBody) {
     let place = call.map_or(Ok(None), |call| serve.standing(call, Some(asker)));
     let (status, body) = match place {
         Ok(Some(place)) => {
@@ -96,7 +98,7 @@ pub(super) fn answer<S: Serve>(
     if status == StatusCode::TOO_MANY_REQUESTS {
         fields.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
-    response
+    answer::own(response)
 }
 
 fn problem(status: StatusCode, detail: &str) -> (StatusCode, serde_json::Value) {

@@ -19,10 +19,10 @@ use super::answer::{self, tell_quota};
 use super::client_socket::ClientSocket;
 use super::head_cache::KnownHead;
 use super::upload::Upload;
-use super::{date, events, place};
+use super::{date, events};
 use crate::call::{
-    BackendKind, ByteStream, Head, PinnedConnection, RateLimitStatus, Reason, Refusal, RefusalForm,
-    Reply, ReplyBody, ReplyHead, Tunnel,
+    BackendKind, ByteStream, Head, PinnedConnection, RateLimitStatus, Reason, Refusal, Reply,
+    ReplyBody, ReplyHead, Tunnel,
 };
 
 /// The form that the request requires of its answer.
@@ -70,15 +70,15 @@ impl ReplyForm {
 
 /// An answer, up to its last byte.
 pub(super) struct HttpAnswer {
-    head: Box<ReplyHead>,
-    body: ReplyBody,
+    pub(super) head: Box<ReplyHead>,
+    pub(super) body: ReplyBody,
     pub(super) form: ReplyForm,
     /// Interim answers that have not left.
     pub(super) ahead: Vec<u8>,
     /// Fields of our own, as lines.
     more: Vec<u8>,
     /// The head has left: this is the rest of an event stream.
-    is_continued: bool,
+    pub(super) is_continued: bool,
     pub(super) pinned: Option<PinnedConnection>,
 }
 
@@ -199,32 +199,8 @@ impl HttpAnswer {
         }
     }
 
-    /// Continues an event stream whose head has left. Any other answer becomes an event.
-    pub(super) fn continue_events(&mut self, dialect: RefusalForm) {
-        self.is_continued = true;
-        if events::continues(&self.head) {
-            return;
-        }
-        let body = match &mut self.body {
-            ReplyBody::Whole(bytes) => bytes.take(),
-            ReplyBody::Stream(_) | ReplyBody::Tunnel(_) => None,
-        };
-        let media_type = events::media_type(&self.head);
-        let event = events::event_of(self.head.status, &media_type, body, dialect);
-        self.body = ReplyBody::whole(event);
-    }
-
-    /// Adds the place that a call would have that came now, to a refusal with a time to come back.
-    pub(super) fn tell_place(&mut self, waiting: usize) {
-        let after = self.head.headers.only("retry-after").ok().flatten();
-        if let Some(after) = after.map(<[u8]>::to_vec) {
-            self.add_field(&place::WAIT, &after);
-            self.add_field(&place::POSITION, (waiting + 1).to_string().as_bytes());
-        }
-    }
-
     /// Adds a field, instead of those with the same name.
-    fn add_field(&mut self, name: &http::HeaderName, value: &[u8]) {
+    pub(super) fn add_field(&mut self, name: &http::HeaderName, value: &[u8]) {
         self.head.headers.remove(name.as_str());
         write::field(name.as_str().as_bytes(), value, &mut self.more);
     }

@@ -20,7 +20,9 @@ use super::events::{self, StreamRequest};
 use super::place;
 use super::respond::{HttpAnswer, ReplyForm};
 use super::upload::Upload;
-use crate::call::{HttpCall, Identity, Listener, Progress, Serve, Sign, SignsOfLife};
+use crate::call::{
+    HttpCall, Identity, Listener, Progress, RefusalForm, ReplyBody, Serve, Sign, SignsOfLife,
+};
 
 /// The most signs of one call, unless the agent is known to read any number.
 const FEW: u32 = 5;
@@ -233,4 +235,30 @@ fn interim_for(wanted: SignsOfLife, identity: &Identity, expects: bool) -> Optio
         MostInterims::Any => None,
     };
     Some(InterimSigns { sign, left })
+}
+
+impl HttpAnswer {
+    /// Continues an event stream whose head has left. Any other answer becomes an event.
+    pub(super) fn continue_events(&mut self, dialect: RefusalForm) {
+        self.is_continued = true;
+        if events::continues(&self.head) {
+            return;
+        }
+        let body = match &mut self.body {
+            ReplyBody::Whole(bytes) => bytes.take(),
+            ReplyBody::Stream(_) | ReplyBody::Tunnel(_) => None,
+        };
+        let media_type = events::media_type(&self.head);
+        let event = events::event_of(self.head.status, &media_type, body, dialect);
+        self.body = ReplyBody::whole(event);
+    }
+
+    /// Adds the place that a call would have that came now, to a refusal with a time to come back.
+    pub(super) fn tell_place(&mut self, waiting: usize) {
+        let after = self.head.headers.only("retry-after").ok().flatten();
+        if let Some(after) = after.map(<[u8]>::to_vec) {
+            self.add_field(&place::WAIT, &after);
+            self.add_field(&place::POSITION, (waiting + 1).to_string().as_bytes());
+        }
+    }
 }

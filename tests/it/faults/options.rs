@@ -239,6 +239,22 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "user_from = \"peer\"",
         "user_from = \"basic\"",
     ),
+    ("jobs.max", "[limits]\n", "[jobs]\nmax = 7\n[limits]\n"),
+    (
+        "jobs.ask_after",
+        "[limits]\n",
+        "[jobs]\nask_after = \"77s\"\n[limits]\n",
+    ),
+    (
+        "jobs.dialect",
+        "[limits]\n",
+        "[jobs]\ndialect = true\n[limits]\n",
+    ),
+    (
+        "route.job",
+        "function = \"report_get\"\n",
+        "function = \"report_get\"\njob = \"operation-location\"\n",
+    ),
     (
         "listen.tickets",
         "tickets = \"explicit\"",
