@@ -74,10 +74,17 @@ impl FunctionTable {
         *known
     }
 
-    /// How long most calls of this function take; 0 if that is not known.   milliseconds
+    /// How long most calls of this function take, or how long the slowest of the few took that are known; 0 if none
+    /// is.   milliseconds
     pub(super) fn usual_of(&self, function: &str) -> u32 {
-        let known = self.known.get(function);
-        known.map_or(0, |&known| self.usual_ms(known))
+        let known = self.known.get(function).and_then(|known| known.times);
+        known.map_or(0, |times| {
+            let times = &self.times[usize::from(times)];
+            match times.usual_ms {
+                0 => times.slowest_ms(),
+                usual => usual,
+            }
+        })
     }
 
     /// A call of this function was answered after this time.
@@ -109,6 +116,12 @@ impl ServiceTimes {
         if self.total.is_multiple_of(16) || self.total == TIMES_MIN {
             self.usual_ms = self.percentile_99();
         }
+    }
+
+    /// The longest time, rounded up; 0 if there is none.
+    fn slowest_ms(&self) -> u32 {
+        let slowest = self.counts.iter().rposition(|&count| count > 0);
+        slowest.map_or(0, end_ms)
     }
 
     fn percentile_99(&self) -> u32 {

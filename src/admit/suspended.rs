@@ -27,15 +27,6 @@ impl Gate {
     pub fn ticket_secret(&self) -> TicketSecret {
         self.lock.lock().kept_places.secret
     }
-
-    /// How long most calls of this function take at the backend; zero if that is not known.
-    #[must_use]
-    pub fn usual_service(&self, function: &str) -> Duration {
-        let state = self.lock.lock();
-        let known = state.ledger.as_ref();
-        let usual = known.map_or(0, |ledger| ledger.usual_service_ms(function));
-        Duration::from_millis(usual.into())
-    }
 }
 
 impl GateCall {
@@ -50,7 +41,8 @@ impl GateCall {
             let foreseen = lane.foreseen(now, &[ticket], reopens);
             let starts = foreseen.into_iter().flatten().find_map(|it| it.starts);
             let wait = starts.map_or(held.retry_after, |starts| starts.since(now));
-            let returns = patience.comes_back_after(wait);
+            let service = state.usual_service(self.lane, ticket);
+            let returns = patience.comes_back_after(wait, service);
             let until = now + returns + PLACE_KEPT;
             let is_kept = state.keep_place(self, ticket, patience, until, now);
             let step = match is_kept {
@@ -66,7 +58,7 @@ impl GateCall {
                 let secret = state.kept_places.secret;
                 secret.ticket(patience.digest, until).into_boxed_str()
             });
-            let detail = match (is_kept, patience.keeps_place) {
+            let detail = match (is_kept, patience.keeps_place()) {
                 (true, _) => "the client's time-out is near: its place is kept until it comes back",
                 (false, true) => {
                     "the client's time-out is near, and no place is kept: the same call of its caller has one"
@@ -89,6 +81,14 @@ impl GateCall {
 }
 
 impl GateState {
+    /// How long most calls of the function of a waiting call take at the backend; zero if that is not known.
+    pub(super) fn usual_service(&self, lane: Lane, ticket: Ticket) -> Duration {
+        let call = self.lanes[lane as usize].waiting_call(ticket);
+        let known = call.zip(self.ledger.as_ref());
+        let usual = known.map_or(0, |(call, ledger)| ledger.usual_service_ms(&call.function));
+        Duration::from_millis(usual.into())
+    }
+
     /// Keeps the place of a waiting call, or takes the call out of the queue. False if its place is not kept.
     fn keep_place(
         &mut self,
@@ -104,9 +104,9 @@ impl GateState {
         let arrived = lane.waiting_call(ticket).map(|it| it.arrived);
         let is_taken = self.kept_places.has(digest);
         let end = CallEvent::Ended(CallEnd::Left);
-        let is_kept = patience.keeps_place && !is_taken;
+        let is_kept = patience.keeps_place() && !is_taken;
         if !is_kept || self.peer.is_some() || self.refuses_all {
-            self.kept_places.counts.taken += u64::from(is_taken && patience.keeps_place);
+            self.kept_places.counts.taken += u64::from(is_taken && patience.keeps_place());
             self.note_left(call.lane, ticket);
             self.lanes[call.lane as usize].cancel(now, ticket);
             let would = self.observe_call(now, call.shadowed, end);

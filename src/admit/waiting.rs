@@ -268,6 +268,17 @@ impl QueuedCall {
         Some(call.lock.clock)
     }
 
+    /// How long such calls usually take at the backend; zero if that is not known.
+    #[must_use]
+    pub fn usual_service(&self) -> Duration {
+        self.place
+            .as_ref()
+            .map_or(Duration::ZERO, |(call, ticket)| {
+                let usual = |state: &mut GateState, _| state.usual_service(call.lane, *ticket);
+                call.lock.look(usual)
+            })
+    }
+
     /// Refuses the call, and keeps its place for its client. `None` if its turn has come: then it is polled.
     pub fn suspend(&mut self, patience: &ClientPatience) -> Option<Refusal> {
         let (call, ticket) = self.place.as_ref()?;

@@ -65,40 +65,44 @@ impl TicketRule {
 /// How long a client waits for a call, and how its place is found.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientPatience {
-    /// How long the call may wait before it is refused.
-    pub waits: Duration,
-    /// The moment of that.
-    pub until: Timestamp,
-    /// Whether its place is kept then. A client that does not wait at all gives it up.
-    pub keeps_place: bool,
+    /// When its call arrived.
+    pub arrived: Timestamp,
+    /// After which time the client gives up. One that does not wait at all gives up its place too.
+    pub timeout: Duration,
     /// The digest of the call.
     pub digest: CallDigest,
 }
 
 impl ClientPatience {
-    /// The patience of a client with this time-out, for a call that arrived then and takes so long at the backend.
+    /// How long the call may wait in any case.
     #[must_use]
-    pub fn new(
-        timeout: Duration,
-        arrived: Timestamp,
-        service: Duration,
-        digest: CallDigest,
-    ) -> Self {
-        let waits = timeout.saturating_sub(MARGIN + service).max(timeout / 2);
-        Self {
-            waits,
-            until: arrived + waits,
-            keeps_place: !timeout.is_zero(),
-            digest,
-        }
+    pub fn least(&self) -> Timestamp {
+        self.arrived + self.timeout / 2
+    }
+
+    /// Until when the call may wait, if such calls usually take so long at the backend.
+    #[must_use]
+    pub fn ends(&self, service: Duration) -> Timestamp {
+        self.arrived + self.visit(service)
+    }
+
+    /// Whether the place of the call is kept.
+    #[must_use]
+    pub const fn keeps_place(&self) -> bool {
+        !self.timeout.is_zero()
     }
 
     /// When a client comes back that is predicted to wait so long: early enough that its turn does not come before it,
     /// also if the prediction is a quarter too long. Whole seconds, because `Retry-After` has no others; 0 is at once.
     #[must_use]
-    pub fn comes_back_after(&self, wait: Duration) -> Duration {
-        let lead = (self.waits / 2).max(wait / 4);
+    pub fn comes_back_after(&self, wait: Duration, service: Duration) -> Duration {
+        let lead = (self.visit(service) / 2).max(wait / 4);
         Duration::from_secs(wait.saturating_sub(lead).as_secs())
+    }
+
+    fn visit(&self, service: Duration) -> Duration {
+        let visit = self.timeout.saturating_sub(MARGIN + service);
+        visit.max(self.timeout / 2)
     }
 }
 
@@ -192,7 +196,6 @@ mod tests {
 
     const SECRET: TicketSecret = TicketSecret([1, 2]);
     const DIGEST: CallDigest = CallDigest([3, 4]);
-    const START: Timestamp = Timestamp::ZERO;
 
     #[test]
     fn a_ticket_is_good_for_its_call_until_its_end() {
@@ -211,14 +214,21 @@ mod tests {
         }
     }
 
+    fn patience(timeout_ms: u64) -> ClientPatience {
+        ClientPatience {
+            arrived: Timestamp::ZERO,
+            timeout: Duration::from_millis(timeout_ms),
+            digest: DIGEST,
+        }
+    }
+
     #[test]
     fn a_client_comes_back_before_its_predicted_turn() {
-        let patience = ClientPatience::new(Duration::from_secs(10), START, Duration::ZERO, DIGEST);
         let check = |wait, after| {
             let wait = Duration::from_millis(wait);
-            assert_eq!(patience.comes_back_after(wait).as_secs(), after, "{wait:?}");
+            let comes_back = patience(10_000).comes_back_after(wait, Duration::ZERO);
+            assert_eq!(comes_back.as_secs(), after, "{wait:?}");
         };
-        assert_eq!(patience.waits, Duration::from_millis(9_500));
         check(0, 0);
         check(5_000, 0);
         check(8_000, 3);
@@ -228,14 +238,16 @@ mod tests {
 
     #[test]
     fn the_time_at_the_backend_is_a_part_of_the_time_out() {
-        let waits = |timeout, service| {
-            let of = Duration::from_millis;
-            ClientPatience::new(of(timeout), START, of(service), DIGEST)
-                .waits
-                .as_millis()
+        let check = |timeout, service, ends| {
+            let of = patience(timeout);
+            let until = of.ends(Duration::from_millis(service));
+            assert_eq!(until.since(Timestamp::ZERO).as_millis(), ends);
+            assert!(of.least() <= until);
         };
-        assert_eq!(waits(10_000, 2_000), 7_500);
-        assert_eq!(waits(10_000, 60_000), 5_000, "half of it in any case");
-        assert_eq!(waits(600, 0), 300);
+        check(10_000, 0, 9_500);
+        check(10_000, 2_000, 7_500);
+        // Half of it in any case.
+        check(10_000, 60_000, 5_000);
+        check(600, 0, 300);
     }
 }

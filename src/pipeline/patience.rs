@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tidegate_limits::Timestamp;
+use tidegate_runtime::Clock;
+
 use super::Pipeline;
 use crate::admit::{Ask, Permit, QueuedCall, Waits};
 use crate::call::ticket::QUEUE_TICKET;
@@ -23,15 +26,22 @@ pub(super) struct ClientTurn {
 /// The rest of a client's patience.
 struct RunningPatience {
     of: ClientPatience,
-    ends: Pin<Box<dyn Future<Output = ()> + Send>>,
+    clock: Clock,
+    ends: Sleep,
+}
+
+type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn sleep_until(clock: Clock, at: Timestamp) -> Sleep {
+    Box::pin(async move { clock.sleep_until(at).await })
 }
 
 impl ClientTurn {
     pub(super) fn new(waiting: QueuedCall, progress: &Progress) -> Self {
         let patience = progress.patience().zip(waiting.clock());
         let patience = patience.map(|(of, clock)| {
-            let ends = Box::pin(async move { clock.sleep_until(of.until).await });
-            Box::new(RunningPatience { of, ends })
+            let ends = sleep_until(clock, of.least());
+            Box::new(RunningPatience { of, clock, ends })
         });
         Self { waiting, patience }
     }
@@ -48,7 +58,15 @@ impl Future for ClientTurn {
         let Some(running) = patience else {
             return Poll::Pending;
         };
-        ready!(running.ends.as_mut().poll(cx));
+        loop {
+            ready!(running.ends.as_mut().poll(cx));
+            // How long such calls take may be known only by now.
+            let until = running.of.ends(waiting.usual_service());
+            if running.clock.now() >= until {
+                break;
+            }
+            running.ends = sleep_until(running.clock, until);
+        }
         match waiting.suspend(&running.of) {
             Some(refusal) => Poll::Ready(Err(refusal)),
             // Its turn has come at this moment.
@@ -97,8 +115,11 @@ impl Pipeline {
         let Some(timeout) = wait.or(rule.client_timeout) else {
             return;
         };
-        let service = self.gate.usual_service(&ask.function);
-        progress.wait_at_most(ClientPatience::new(timeout, ask.arrived, service, digest));
+        progress.wait_at_most(ClientPatience {
+            arrived: ask.arrived,
+            timeout,
+            digest,
+        });
     }
 }
 
