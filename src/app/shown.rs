@@ -307,6 +307,7 @@ pub(super) fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) ->
             Scope::Every => "all".to_owned(),
             Scope::Function(function) => function.to_string(),
             Scope::Backend(_) => "backend".to_owned(),
+            Scope::Server(..) => "server".to_owned(),
             Scope::Class(_) => "class".to_owned(),
             Scope::EveryBut(_) => "all but pools beside it".to_owned(),
         },
