@@ -196,6 +196,11 @@ impl AppState {
                 up.show(self.gate.is_up(backend));
             }
         }
+        for server in self.gate.servers() {
+            metrics.forward.server_up(&server.name).show(server.is_up);
+            let calls = metrics.forward.server_calls(&server.name);
+            calls.show(server.calls);
+        }
         let (limits, overrides) = (self.gate.limits_now().0, self.gate.overrides());
         let known = limits.iter().map(|(rule, _)| &*rule.name);
         let lower = overrides.iter().map(|it| &*it.limit);

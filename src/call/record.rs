@@ -107,6 +107,8 @@ pub struct Facts {
 pub struct RareFacts {
     /// The call whose second send this is, by its id.
     pub retry_of: Option<u64>,
+    /// The name of the server to which it was sent, if its backend has several.
+    pub server: Option<Arc<str>>,
     /// The final charge, if it was settled.
     pub settled: Option<FinalCharge>,
     /// The call's draws from quotas, unless they were given back.
@@ -134,6 +136,7 @@ impl RareFacts {
 
 /// The rare facts of most calls.
 static NOTHING: RareFacts = RareFacts {
+    server: None,
     retry_of: None,
     settled: None,
     quotas: Vec::new(),

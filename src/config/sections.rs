@@ -32,6 +32,7 @@ use super::certificates;
 use super::coordinate::Coordinate;
 use super::part::{ConfigPart, NamedPart};
 use super::quota_store::QuotaStore;
+use super::servers::Servers;
 
 macro_rules! sections {
     ($($(#[$about:meta])* $part:ident: $Part:ty = $key:literal;)*) => {
@@ -75,6 +76,7 @@ sections! {
     kind: KindSection = "backend";
     backend: BackendSection = "backend";
     bounds: BoundsSection = "backend";
+    servers: Servers = "backend";
     backend_tls: BackendTlsFiles = "backend";
     queue: QueueSection = "queue";
     limits: LimitsSection = "limits";

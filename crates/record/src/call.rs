@@ -6,7 +6,7 @@ use crate::digits::utc;
 use crate::fields::{FieldDefinition, fields};
 use crate::kind::{
     Amount, Bytes, CallId, CallerText, Count, DrawList, Flag, HostText, KeyList, Micros, Millis,
-    Nanos, OptionalCode, PeerText, StepList, Text, TokenAmount, TraceText,
+    Nanos, OptionalCode, OptionalText, PeerText, StepList, Text, TokenAmount, TraceText,
 };
 
 fields! {
@@ -57,6 +57,7 @@ fields! {
     trace_id: TraceText, 0, "the trace id of the request's `traceparent` (W3C Trace Context), if that header is well formed. The header is passed on unchanged in any case";
     arrived_ns: Nanos, 0, "when the clock of the call started: with the last byte of its request";
     backend: Text, 0, "`socket`, `http` or `tcp`; `null` if the call never asked for a turn";
+    server: OptionalText, 0, "the server to which the call was sent, by its name; only if the backend has several: [several-servers.md](../how-to/several-servers.md)";
     outcome: Text, 1, "`served`, `overloaded` or `failed`: how the call ended at the backend; `null` if it was not sent";
     weight: Count, 0, "the caller's turns for one turn of an ordinary caller";
     cost: Count, 1, "the draw from each window: 1, or the number of calls of a batch";

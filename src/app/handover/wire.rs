@@ -112,6 +112,7 @@ pub(super) fn ask(waiting: WaitingCall, clock: Clock) -> Ask {
     let WaitingCall { id, call } = waiting;
     let deadline = call.deadline.map(|deadline| clock.of_boot_time(deadline));
     Ask {
+        server: tidegate_limits::call::ServerChoice::Any,
         function: (&*call.function).into(),
         destination: destination(&call),
         limited: !call.is_unlimited,
