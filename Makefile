@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test test-tools laws nextest check check-code check-builds docs site manifests deny advisories loom mutants peers nova nova-mix rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts faults-tools predict corpus-peers coming-from nginx-tools fuzz \
+.PHONY: run test test-tools laws nextest check check-code check-builds docs site manifests deny advisories loom mutants peers nova nova-mix rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts servers faults-tools predict corpus-peers coming-from nginx-tools fuzz \
   packages packages-twice packages-tools try-packages try-here s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -233,6 +233,10 @@ restarts:
 	$(CARGO) build --release -p tidegate
 	TIDEGATE_PROGRAM=$(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/tidegate \
 	  $(CARGO) test --test it handover::table::the_table -- --exact --ignored --nocapture
+
+# Three servers die and return under load, behind Tidegate and HAProxy; two minutes. Writes docs/reports/servers.md.
+servers: faults-tools
+	$(CARGO) test -p tidegate --test it servers::table::the_table -- --exact --ignored --nocapture
 
 # Nova's own z/VM driver with the threads of one nova-compute, NOVA_MINUTES at each position of Tidegate; writes docs/reports/nova.md.
 # `make test` has a short form.

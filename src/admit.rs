@@ -34,6 +34,8 @@ mod place;
 pub mod policy;
 mod promotion;
 mod quotas;
+mod server_health;
+mod servers;
 mod service_times;
 mod settings;
 mod shadow;
@@ -60,6 +62,7 @@ pub use self::observe::ObservedNow;
 pub use self::peer_calls::{FrozenCalls, PeerCall, PeerEvent, RunningPeerCall};
 pub use self::permit::Permit;
 pub use self::quotas::{QuotaAnswer, QuotaAsked, QuotaAt, QuotaRules, QuotaWork};
+pub use self::servers::{ServerNow, ServerRule, ServerSettings};
 pub use self::settings::{
     AfterCrash, ClassDeadline, ClassPool, ClassRule, GateSettings, LedgerLost, PacedLimit,
     WhenFull, Window,

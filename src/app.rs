@@ -364,6 +364,8 @@ impl App {
             &shared.pipeline.classifier.get(),
         ));
         let limits = with_costs(&config.admit, &shared.callers);
+        // Before a call can be bound to a server that is new.
+        let moved = shared.pipeline.forwarder.apply(&config.forward);
         let at = shared.apply_limits(&limits);
         let journal = &shared.journal;
         journal.reloaded(at, &shared.gate, &config, &limits);
@@ -374,8 +376,8 @@ impl App {
         let shares = config.coordinate.as_ref();
         shared.coordination.apply(shares, &config.admit);
         shared.quotas.apply(config.quotas.as_ref());
-        for (destination, generation) in shared.pipeline.forwarder.apply(&config.forward) {
-            shared.gate.moved(destination, generation);
+        for (destination, server, generation) in moved {
+            shared.gate.moved(destination, server, generation);
         }
         // After the changes, because kept answers are from before.
         shared.pipeline.coalescer.apply(config.coalesce.clone());

@@ -51,6 +51,7 @@ pub(crate) mod refusal;
 mod reply;
 mod request;
 pub mod sdk;
+mod server;
 pub mod session;
 mod signs;
 pub mod steps;
@@ -66,6 +67,7 @@ use std::time::Duration;
 use socket2::TcpKeepalive;
 use tidegate_callers::CallerId;
 use tidegate_limits::Timestamp;
+use tidegate_limits::call::Server;
 use tidegate_limits::scheduler::Outcome;
 use tokio::time::Instant;
 
@@ -91,6 +93,7 @@ pub use self::reply::{
 };
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody};
 pub use self::sdk::{ArrayCall, BackendKind};
+pub use self::server::{key_of, server_named};
 pub use self::signs::{LooksExceeded, QueueStanding, Sign, SignsOfLife};
 pub use self::ticket::{CallDigest, ClientPatience, TicketMode, TicketRule};
 pub use self::trace::{Trace, TraceId};
@@ -334,6 +337,8 @@ pub struct RateLimitStatus {
 pub trait Slot: Send + Unpin + 'static {
     /// Sets the backend of the call, among those that its destination has had.
     fn goes_to(&mut self, generation: Generation);
+    /// The server to which the call is bound, if its backend has several.
+    fn server(&self) -> Option<Server>;
     /// The call's last byte has left for the backend. Returns this moment, so that the clock is read once.
     fn sent(&mut self) -> Instant;
     /// The first byte of the reply has arrived.

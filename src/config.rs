@@ -19,6 +19,7 @@ mod preset;
 mod quota_store;
 mod sections;
 pub mod server_tls;
+mod servers;
 mod settings;
 mod shared_limits;
 
@@ -348,6 +349,9 @@ pub fn read_tree(tree: Table) -> Result<Config, Vec<Problem>> {
 /// The config, if it has no error, and every mistake and warning.
 fn checked(mut reading: ConfigReader, known_functions: &[&str]) -> (Option<Config>, Vec<Problem>) {
     let mut sections = Sections::read(&reading);
+    sections
+        .servers
+        .stand_in(&mut sections.backend, &reading.notes);
     sections.backend_tls.load(&sections.backend, &reading.notes);
     checks::check(&sections, known_functions, &reading.notes);
     let problems = reading.problems();
@@ -370,7 +374,7 @@ pub fn effective(config: &Config) -> String {
 pub fn catalogue() -> Catalogue {
     // One entry of each array, so that its options are asked for.
     let arrays = "[[listen]]\n[[route]]\n[[class]]\n[[caller]]\n[[bucket]]\n[[pace]]\n\
-                  [[quota]]\n[[coordinate.limit]]\n";
+                  [[quota]]\n[[coordinate.limit]]\n[[backend.server]]\n";
     let reading = ConfigReader::of(arrays, FORM);
     Sections::read(&reading);
     reading.catalogue()

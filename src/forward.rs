@@ -21,6 +21,7 @@ mod pinned;
 mod pool;
 mod reply_head;
 mod running_reply;
+mod servers;
 mod socket;
 mod stream;
 mod streamed;
@@ -36,6 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
+use tidegate_limits::call::{Server, ServerChoice};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::addresses::{AddressState, NameState};
@@ -43,6 +45,8 @@ use self::backend::{BackendHandle, CurrentBackend};
 use self::client_left::{AsyncExchange, Carry};
 pub use self::connect::{ConnectError, Resolve, Resolving};
 pub use self::options::{BackendAddress, Bounds, Remote};
+use self::servers::Servers;
+pub use self::servers::{NamedRemote, StickyBy};
 pub use self::tls::BackendTls;
 pub use self::tls_failure::TlsFailure;
 pub use self::tunnel::TcpConnection;
@@ -56,8 +60,12 @@ use crate::call::{
 pub struct ForwarderSettings {
     /// The sdkserver.
     pub socket: Option<Remote>,
-    /// The HTTP backend.
+    /// The HTTP backend. With several servers it is the first, for calls that were admitted when it was one server.
     pub http: Option<Remote>,
+    /// The servers of the HTTP backend, if it has several.
+    pub servers: Vec<NamedRemote>,
+    /// The key by which calls go to the same server.
+    pub sticky_by: Option<StickyBy>,
     /// The TCP backend.
     pub tcp: Option<Remote>,
     /// Whether a read whose connection closed before the first byte of the reply is sent once more.
@@ -224,6 +232,8 @@ pub struct Forwarder {
 struct ForwarderState {
     /// In the order of [`Destination::BACKENDS`].
     backends: [CurrentBackend; Destination::BACKENDS.len()],
+    servers: Servers,
+    has_servers: AtomicBool,
     resolve: Arc<dyn Resolve>,
     retry_reads: AtomicBool,
 }
@@ -241,6 +251,8 @@ impl Forwarder {
         let forwarder = Self {
             shared: Arc::new(ForwarderState {
                 backends: Default::default(),
+                servers: Servers::default(),
+                has_servers: AtomicBool::new(false),
                 resolve,
                 retry_reads: AtomicBool::new(settings.retry_reads),
             }),
@@ -255,20 +267,43 @@ impl Forwarder {
     /// destinations that lead to another backend from now on: the health of the old one does not
     /// apply to it.
     #[must_use = "the gate has to hear of backends that were moved"]
-    pub fn apply(&self, settings: &ForwarderSettings) -> Vec<(Destination, Generation)> {
+    pub fn apply(
+        &self,
+        settings: &ForwarderSettings,
+    ) -> Vec<(Destination, Option<Server>, Generation)> {
         let shared = &*self.shared;
         let retry_reads = settings.retry_reads;
         shared.retry_reads.store(retry_reads, Ordering::Relaxed);
+        let has_servers = !settings.servers.is_empty();
+        shared.has_servers.store(has_servers, Ordering::Relaxed);
         let remotes = [&settings.socket, &settings.http, &settings.tcp];
         let destinations = Destination::BACKENDS.into_iter().zip(&shared.backends);
-        destinations
-            .zip(remotes)
-            .filter_map(|((destination, backends), remote)| {
-                let bounds = &settings.bounds;
-                let new = backends.apply(destination, remote.as_ref(), bounds, &shared.resolve)?;
-                Some((destination, new))
-            })
-            .collect()
+        let (bounds, resolve) = (&settings.bounds, &shared.resolve);
+        let moved = destinations.zip(remotes);
+        let moved = moved.filter_map(|((destination, backends), remote)| {
+            let new = backends.apply(destination, None, remote.as_ref(), bounds, resolve)?;
+            Some((destination, None, new))
+        });
+        let sticky_by = settings.sticky_by.as_ref();
+        let servers = &settings.servers;
+        let servers = shared.servers.apply(servers, sticky_by, bounds, resolve);
+        let servers = servers
+            .into_iter()
+            .map(|(server, new)| (Destination::Http, Some(server), new));
+        moved.chain(servers).collect()
+    }
+
+    /// Whether the HTTP backend has several servers.
+    #[inline]
+    #[must_use]
+    pub fn has_servers(&self) -> bool {
+        self.shared.has_servers.load(Ordering::Relaxed)
+    }
+
+    /// The servers that may serve a call of this caller and function.
+    #[must_use]
+    pub fn server_choice(&self, message: &Message, caller: u64, function: &str) -> ServerChoice {
+        self.shared.servers.choice(message, caller, function)
     }
 
     /// Connects to a backend as a call does, and sends nothing. `None` if there is no such backend.
@@ -289,7 +324,10 @@ impl Forwarder {
 
     /// The backend of a destination, which the call goes to.
     fn pick(&self, to: Destination, slot: &mut impl Slot) -> Result<Arc<BackendHandle>, Refusal> {
-        let backend = self.shared.backends[to as usize].pick();
+        let backend = match slot.server() {
+            None => self.shared.backends[to as usize].pick(),
+            Some(server) => self.shared.servers.pick(server),
+        };
         let backend = backend.ok_or_else(|| Refusal::no_backend(to.label()))?;
         slot.goes_to(backend.generation);
         Ok(backend)

@@ -18,14 +18,15 @@ use std::task::{Context, Poll, ready};
 
 use self::outgoing::{meter, outgoing};
 use self::run::{ClientState, Clients, Run, RunState};
+use tidegate_limits::call::ServerChoice;
 use tidegate_runtime::{Clock, Live};
 
 use crate::admit::{Ask, Claimed, Gate, Waits};
 use crate::call::claim::CostRule;
 use crate::call::{
-    Claim, Dialect, Facts, Head, Identity, LooksExceeded, Message, Observe, Origin, Progress,
-    QueueStanding, Reason, Record, Refusal, Rejection, Reply, Request, RequestBody, Serve,
-    TaskWakers, Trace, Tunnel,
+    Claim, Destination, Dialect, Facts, Head, Identity, LooksExceeded, Message, Observe, Origin,
+    Progress, QueueStanding, Reason, Record, Refusal, Rejection, Reply, Request, RequestBody,
+    Serve, TaskWakers, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
@@ -200,6 +201,7 @@ impl Pipeline {
             ask.claimed.cost = named.cost();
         }
         self.note_patience(&mut message, &mut ask, progress);
+        self.choose_server(&mut ask, &message);
         let (key, observer) = if self.coalescer.is_on() && progress.patience().is_none() {
             self.read_or_write(&message, &operation)
         } else {
@@ -252,6 +254,15 @@ impl Pipeline {
         (record, state)
     }
 
+    /// Finds which servers may serve a call, if the HTTP backend has several.
+    #[inline]
+    fn choose_server(&self, ask: &mut Ask, message: &Message) {
+        if ask.destination == Destination::Http && self.forwarder.has_servers() {
+            let (caller, function) = (ask.claimed.caller.0, &ask.function);
+            ask.server = self.forwarder.server_choice(message, caller, function);
+        }
+    }
+
     /// Counts a call, or a batch of them, for its caller.
     fn claim(
         &self,
@@ -298,6 +309,7 @@ fn ask(operation: &Operation, origin: &Origin, claim: &Claim, waits: Waits) -> A
     Ask {
         function: Arc::clone(&operation.function),
         destination: operation.destination,
+        server: ServerChoice::Any,
         limited: operation.limited,
         arrived: origin.arrived,
         waits,

@@ -183,6 +183,9 @@ pub struct CallNow {
 pub struct BackendNow {
     /// `socket`, `http` or `tcp`.
     pub name: &'static str,
+    /// Which of several servers it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
     /// Where it is.
     pub address: String,
     /// Whether it accepts connections.

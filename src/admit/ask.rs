@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate_handover::ForeignId;
-use tidegate_limits::call::{BucketId, Cost, QuotaKey};
+use tidegate_limits::call::{BucketId, Cost, QuotaKey, ServerChoice};
 use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
 
 use crate::call::claim::{self, Settling};
@@ -25,6 +25,8 @@ pub struct Ask {
     pub function: Arc<str>,
     /// The destination.
     pub destination: Destination,
+    /// The servers that may serve it.
+    pub server: ServerChoice,
     /// Whether it meets the limits.
     pub limited: bool,
     /// When its clock started.

@@ -18,9 +18,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub struct BackendHealth([KnownHealth; Destination::BACKENDS.len()]);
 
-/// The health of a destination's backend, as calls have shown it.
+/// The health of a backend or of one of its servers, as calls have shown it.
 #[derive(Clone, Copy, Debug, Default)]
-struct KnownHealth {
+pub(super) struct KnownHealth {
     /// The number of the backend. Results of an earlier one are ignored.
     generation: Generation,
     health: Health,
@@ -48,20 +48,68 @@ impl KnownHealth {
         }
         generation == self.generation
     }
+
+    /// A destination leads to it from now on. Returns whether the gate must open for it.
+    pub(super) fn moved(&mut self, generation: Generation) -> bool {
+        // If a call was the first to use it, the gate may still have the state of the old one.
+        self.is_about(generation) && self.is_up()
+    }
+
+    /// A connect failed. `spread` in 0.5..1 keeps several proxies from probing in step.
+    pub(super) fn failed(&mut self, generation: Generation, now: Timestamp, spread: f64) {
+        if !self.is_about(generation) {
+            return;
+        }
+        let mut back_off = match self.health {
+            Health::Up => BackOff::doubling(PAUSE_MIN, PAUSE_MAX),
+            Health::Probing { back_off } => back_off,
+            // One of the calls that were under way when the first failed.
+            Health::Down { .. } => return,
+        };
+        let next = now + PAUSE_MIN.max(back_off.pause().mul_f64(spread));
+        self.health = Health::Down { next, back_off };
+    }
+
+    /// A call was sent. Returns whether the gate must open for it.
+    pub(super) fn succeeded(&mut self, generation: Generation) -> bool {
+        let is_new = generation > self.generation;
+        if !self.is_about(generation) {
+            return false;
+        }
+        let was_down = !matches!(std::mem::take(&mut self.health), Health::Up);
+        is_new || was_down
+    }
+
+    pub(super) const fn is_up(&self) -> bool {
+        matches!(self.health, Health::Up)
+    }
+
+    /// Begins a probe, if the next one is due.
+    pub(super) fn probe(&mut self, now: Timestamp) -> bool {
+        let Health::Down { next, back_off } = self.health else {
+            return false;
+        };
+        if next > now {
+            return false;
+        }
+        self.health = Health::Probing { back_off };
+        true
+    }
+
+    /// When the next probe is due.
+    pub(super) const fn wake(&self) -> Option<Timestamp> {
+        match self.health {
+            Health::Down { next, .. } => Some(next),
+            Health::Up | Health::Probing { .. } => None,
+        }
+    }
 }
 
 impl BackendHealth {
-    /// The known health of a backend, unless it was replaced.
-    fn about(&mut self, backend: Destination, generation: Generation) -> Option<&mut KnownHealth> {
-        let known = self.0.get_mut(backend as usize)?;
-        known.is_about(generation).then_some(known)
-    }
-
     /// A destination leads to this backend from now on. Returns whether the gate must open for it.
     pub(super) fn moved(&mut self, backend: Destination, generation: Generation) -> bool {
-        // If a call was the first to use it, the gate may still have the state of the old one.
-        let known = self.about(backend, generation);
-        known.is_some_and(|known| matches!(known.health, Health::Up))
+        let known = self.0.get_mut(backend as usize);
+        known.is_some_and(|known| known.moved(generation))
     }
 
     /// A connect failed. `spread` in 0.5..1 keeps several proxies from probing in step.
@@ -72,45 +120,27 @@ impl BackendHealth {
         now: Timestamp,
         spread: f64,
     ) {
-        let Some(known) = self.about(backend, generation) else {
-            return;
-        };
-        let mut back_off = match known.health {
-            Health::Up => BackOff::doubling(PAUSE_MIN, PAUSE_MAX),
-            Health::Probing { back_off } => back_off,
-            // One of the calls that were under way when the first failed.
-            Health::Down { .. } => return,
-        };
-        let next = now + PAUSE_MIN.max(back_off.pause().mul_f64(spread));
-        known.health = Health::Down { next, back_off };
+        if let Some(known) = self.0.get_mut(backend as usize) {
+            known.failed(generation, now, spread);
+        }
     }
 
     /// A call was sent. Returns whether the gate must open for its backend.
     pub fn succeeded(&mut self, backend: Destination, generation: Generation) -> bool {
-        let Some(known) = self.0.get_mut(backend as usize) else {
-            return false;
-        };
-        let is_new = generation > known.generation;
-        if !known.is_about(generation) {
-            return false;
-        }
-        let was_down = !matches!(std::mem::take(&mut known.health), Health::Up);
-        is_new || was_down
+        let known = self.0.get_mut(backend as usize);
+        known.is_some_and(|known| known.succeeded(generation))
     }
 
     pub(super) fn is_up(&self, backend: Destination) -> bool {
         let known = self.0.get(backend as usize);
-        known.is_none_or(|known| matches!(known.health, Health::Up))
+        known.is_none_or(KnownHealth::is_up)
     }
 
     /// Backends whose next probe is due; each is named once.
     pub fn due(&mut self, now: Timestamp) -> Vec<Destination> {
         let mut due = Vec::new();
         for (known, backend) in self.0.iter_mut().zip(Destination::BACKENDS) {
-            if let Health::Down { next, back_off } = known.health
-                && next <= now
-            {
-                known.health = Health::Probing { back_off };
+            if known.probe(now) {
                 due.push(backend);
             }
         }
@@ -119,11 +149,7 @@ impl BackendHealth {
 
     /// When the next probe is due.
     pub fn wake(&self) -> Option<Timestamp> {
-        let next = self.0.iter().filter_map(|known| match known.health {
-            Health::Down { next, .. } => Some(next),
-            Health::Up | Health::Probing { .. } => None,
-        });
-        next.min()
+        self.0.iter().filter_map(KnownHealth::wake).min()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_ledger::{CallAtBackend, CallStage, Carryover, level_key};
-use tidegate_limits::call::{Backend, BucketId, Cost};
+use tidegate_limits::call::{BucketId, Cost};
 use tidegate_limits::policy::WindowStamp;
 use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Call, Class, Hold, Policy, Timestamp};
@@ -15,7 +15,7 @@ use tidegate_runtime::Clock;
 use super::decision::{CallOwner, CarriedHold, Lane};
 use super::jobs::CarriedJobHold;
 use super::journal::{CarriedCall, CarriedState, SchedulerEvent};
-use super::ledger::{GateLedger, LedgerPlan, pace_keys};
+use super::ledger::{GateLedger, LedgerPlan, backend_of, pace_keys};
 use super::lock::GateState;
 use super::settings::AfterCrash;
 use super::{Gate, GateSettings, policy};
@@ -319,13 +319,15 @@ fn carried_state(
     let carried = |call: &CallAtBackend| {
         let class = classes.iter().position(|it| *it.name == *call.class);
         let class = class.unwrap_or_default();
+        let (backend, server) = backend_of(call.tag);
         CarriedCall {
             since: at(call.at),
             held_since: call.held_since.map_or(now, |since| at(since.get())),
             held_until: now,
             usual: (call.usual_ms > 0).then(|| Duration::from_millis(call.usual_ms.into())),
             call: Call::new(&*call.function, at(call.at))
-                .backend(Backend(call.tag as u8))
+                .backend(backend)
+                .server(server)
                 .class(Class(class as u32))
                 .cost(Cost::new(call.cost).unwrap_or(Cost::ONE)),
             class: Arc::clone(&classes[class].name),

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rand::RngExt;
-use tidegate_limits::call::Backend;
+use tidegate_limits::call::{Backend, Server};
 use tidegate_limits::scheduler::{Refusal, WaitReport};
 use tidegate_limits::{Call, Class, Hold, Ticket, Timestamp};
 use tidegate_runtime::Clock;
@@ -119,7 +119,7 @@ impl Gate {
         let mut would = None;
         let mut extended = None;
         let (now, submission) = self.lock.change_in(call.lane, |state, now| {
-            let place = hold.place();
+            let (place, server) = (hold.place(), hold.server());
             state.disown(call.lane, place, call.foreign);
             let lane = &mut state.lanes[call.lane as usize];
             if state.refuses_all {
@@ -131,7 +131,9 @@ impl Gate {
             let ticket = lane.requeue(now, hold, WaitingCall::of(call.foreign));
             state.note_requeued(call.lane, place, ticket, fault);
             extended = state.extend_one(call.lane, ticket, now);
-            if fault != Fault::Own {
+            if let (Some(server), true) = (server, fault != Fault::Own) {
+                state.server_failed(server, generation, now);
+            } else if fault != Fault::Own {
                 let spread = state.entropy.random_range(0.5..1.0);
                 state.backends.failed(call.backend, generation, now, spread);
                 state.shut(call.backend, now);
@@ -207,6 +209,7 @@ impl Gate {
             state.when_full = settings.when_full;
             state.early_refusal = settings.early_refusal;
             state.acts.set_usual_ramp(settings.ramp);
+            state.servers.apply(&settings.servers, now);
             let [calls, free] = &mut state.lanes;
             calls.apply(now, limited);
             free.apply(now, unlimited);
@@ -250,9 +253,11 @@ impl Gate {
 
     /// A destination leads to another backend from now on, which counts as up. Calls that wait for
     /// the old one go to it.
-    pub fn moved(&self, destination: Destination, generation: Generation) {
+    pub fn moved(&self, destination: Destination, server: Option<Server>, generation: Generation) {
         self.lock.change(|state, now| {
-            if state.backends.moved(destination, generation) {
+            if let Some(server) = server {
+                state.server_moved(server, generation, now);
+            } else if state.backends.moved(destination, generation) {
                 state.open(destination, now);
             }
         });
@@ -396,6 +401,7 @@ impl GateState {
         });
         let resolved = Call::new(ask.function, ask.arrived)
             .backend(Backend(call.backend as u8))
+            .server(ask.server)
             .class(class)
             .caller(caller)
             .weight(weight)

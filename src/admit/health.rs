@@ -35,7 +35,7 @@ impl GateState {
     }
 
     /// Sets what the health of a backend lets its limit give out. Returns the event.
-    fn supply<'a>(
+    pub(super) fn supply<'a>(
         &mut self,
         limit: &'a str,
         now: Timestamp,

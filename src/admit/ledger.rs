@@ -12,7 +12,7 @@ use tidegate_ledger::{
     Admission, Boot, CallStage, JobRecord, Layout, Ledger, PromisedPlace, TooLarge, WindowRegion,
     level_key,
 };
-use tidegate_limits::call::{ANY_FUNCTION, BucketId};
+use tidegate_limits::call::{ANY_FUNCTION, Backend, BucketId, Server, ServerChoice};
 use tidegate_limits::policy::{Scope, WindowStamp};
 use tidegate_limits::scheduler::LedgerEvent;
 use tidegate_limits::{Call, Limit, Policy, Scheduler, Timestamp};
@@ -65,6 +65,24 @@ struct PromiseRows {
 struct NotedCall {
     bucket: Option<BucketId>,
     function: KnownFunction,
+}
+
+/// Whether a tag names a server.
+const HAS_SERVER: u32 = 1 << 24;
+
+/// The tag of a call in the ledger: its backend, and the server to which it is bound.
+fn tag_of(backend: Backend, server: Option<Server>) -> u32 {
+    let server = server.map_or(0, |server| HAS_SERVER | u32::from(server.0) << 8);
+    server | u32::from(backend.0)
+}
+
+/// The backend that a tag names, and the server.
+pub(super) fn backend_of(tag: u32) -> (Backend, ServerChoice) {
+    let server = match tag & HAS_SERVER {
+        0 => ServerChoice::Any,
+        _ => ServerChoice::Only(Server((tag >> 8) as u16)),
+    };
+    (Backend(tag as u8), server)
 }
 
 /// The regions that a ledger needs, and the names by which the next process finds limits, functions and classes.
@@ -330,7 +348,8 @@ impl GateLedger {
             LedgerEvent::Admitted { place } => {
                 // If it has ended since, its departures follow, and nothing else counts.
                 if let Some((call, since)) = scheduler.running(place) {
-                    self.admit(place, call, since, owners.get(&place));
+                    let server = scheduler.server_at(place);
+                    self.admit(place, (call, server), since, owners.get(&place));
                     self.note_level(scheduler, call.bucket, now);
                     self.note_paces(scheduler, now);
                 }
@@ -374,7 +393,13 @@ impl GateLedger {
         matches!(self.calls.get(place as usize), Some(Some(_)))
     }
 
-    fn admit(&mut self, place: u32, call: &Call, since: Timestamp, owner: Option<&CallOwner>) {
+    fn admit(
+        &mut self,
+        place: u32,
+        (call, server): (&Call, Option<Server>),
+        since: Timestamp,
+        owner: Option<&CallOwner>,
+    ) {
         let Some(noted) = self.calls.get_mut(place as usize) else {
             self.beyond.insert(place);
             self.ledger.exceed();
@@ -397,7 +422,7 @@ impl GateLedger {
             class: call.class.0 as u16,
             cost: call.cost.get(),
             held_since: held_since.and_then(NonZeroU64::new),
-            tag: u32::from(call.backend.0),
+            tag: tag_of(call.backend, server),
             usual_ms: carried.map_or_else(|| self.functions.usual_ms(function), |it| it.usual_ms),
             foreign,
         };
@@ -457,7 +482,8 @@ impl GateLedger {
         }
         for place in scheduler.places() {
             if let Some((call, since)) = scheduler.running(place) {
-                self.admit(place, call, since, owners.get(&place));
+                let server = scheduler.server_at(place);
+                self.admit(place, (call, server), since, owners.get(&place));
                 for stamp in scheduler.stamps(place) {
                     if self.has(place) {
                         self.ledger.advance(place, stage(stamp));

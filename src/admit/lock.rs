@@ -30,6 +30,7 @@ use super::peer_calls::PeerCalls;
 use super::place::PlaceLooks;
 use super::policy;
 use super::promotion::Promotions;
+use super::servers::ServerHealth;
 use super::settings::{ClassDeadline, ClassRule, GateSettings, WhenFull};
 use super::shadow::{CallEnd, ShadowDecision, ShadowId};
 use crate::call::ticket::TicketSecret;
@@ -71,6 +72,7 @@ pub(super) struct GateLock {
 pub(super) struct GateState {
     pub(super) lanes: [Scheduler<WaitingCall>; 2],
     pub(super) backends: BackendHealth,
+    pub(super) servers: ServerHealth,
     /// The acts of operators on the backend.
     pub(super) acts: ControlState,
     pub(super) entropy: StdRng,
@@ -132,6 +134,7 @@ impl GateLock {
             lanes: [limited, unlimited]
                 .map(|policy| Scheduler::with_seed(policy, seed).beginning(began)),
             backends: BackendHealth::default(),
+            servers: ServerHealth::new(&settings.servers, began),
             acts: ControlState::new(settings.ramp),
             entropy,
             max_wait: settings.max_wait,
@@ -338,7 +341,7 @@ impl GateLock {
         use tidegate_limits::scheduler::RefusalReason as Why;
         let (is_up, pause) = {
             let state = self.lock();
-            (state.backends.is_up(backend), state.acts.pause().cloned())
+            (state.is_up(backend), state.acts.pause().cloned())
         };
         let limit = refusal.limit.clone();
         let named = limit.as_deref().unwrap_or("queue").to_owned();
@@ -486,7 +489,8 @@ impl GateState {
         for backend in self.backends.due(now) {
             self.open_for_one(backend, now);
         }
-        let mut wake = self.backends.wake();
+        self.tend_servers(now);
+        let mut wake = first(self.backends.wake(), self.servers.wake());
         let calls = self.calls();
         let asks = calls.waiting() > 0 || calls.has_due_quotas(now);
         let mut is_silent = self.is_unlogged.get() && asks;

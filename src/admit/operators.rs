@@ -21,7 +21,7 @@ use crate::call::{Destination, Record};
 
 /// A backend that was down for less time comes back without a ramp: one refused connect is no
 /// reason for one.
-const DOWN_MIN: Duration = Duration::from_secs(1);
+pub(super) const DOWN_MIN: Duration = Duration::from_secs(1);
 
 /// The records of calls whose deadlines were moved: the last owner of one must not drop it under the
 /// lock, because that reports the call.

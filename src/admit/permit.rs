@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidegate_handover::ForeignId;
+use tidegate_limits::call::Server;
 use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Hold, Timestamp, Tokens};
 use tokio::time::Instant;
@@ -156,6 +157,11 @@ impl Slot for Permit {
         self.generation = generation;
     }
 
+    fn server(&self) -> Option<Server> {
+        let (_, hold) = self.held.as_ref().expect(HELD);
+        hold.server()
+    }
+
     fn narrowest(&self) -> Option<u32> {
         let (call, hold) = self.held.as_ref().expect(HELD);
         let lane = call.lane as usize;
@@ -165,12 +171,15 @@ impl Slot for Permit {
 
     fn sent(&mut self) -> Instant {
         let (call, hold) = self.held.as_ref().expect(HELD);
+        let mut name = None;
         let now = call.lock.change_in(call.lane, |state, now| {
             state.note_run(call.lane, hold.place(), RunStep::Sent);
             state.lanes[call.lane as usize].sent(now, hold);
             let admitted = self.admitted;
             state.observe_call(now, call.shadowed, CallEvent::Sent { admitted });
-            if state.backends.succeeded(call.backend, self.generation) {
+            if let Some(server) = hold.server() {
+                name = state.server_succeeded(server, self.generation, now);
+            } else if state.backends.succeeded(call.backend, self.generation) {
                 state.open(call.backend, now);
             }
             now
@@ -178,6 +187,9 @@ impl Slot for Permit {
         call.record.note(|facts| {
             facts.step(now, StepKind::Sent);
             facts.sent = Some(now);
+            if name.is_some() {
+                facts.rare_mut().server = name;
+            }
         });
         call.lock.sent.fetch_add(1, Ordering::Relaxed);
         self.sent = Some(now);

@@ -50,12 +50,18 @@ fn enforced(settings: &GateSettings) -> GateSettings {
         settings.outstanding_max = None;
         // There are no more calls than connections and tasks.
         settings.workers = settings.workers.max(settings.door_max);
+        for server in &mut settings.servers.list {
+            server.outstanding = None;
+        }
     }
     if let Some(window) = &mut settings.window
         && !is_enforced(window.mode)
     {
         window.total = None;
         window.functions.clear();
+        for server in &mut settings.servers.list {
+            server.per_window = None;
+        }
     }
     settings.paced.retain(|limit| is_enforced(limit.mode));
     for class in &mut settings.classes {
@@ -113,6 +119,7 @@ pub(super) fn of(settings: &GateSettings, phase: Duration) -> Policy {
         Some(window_limit(window, max, phase))
     }));
     limits.extend(backends());
+    limits.extend(servers(settings, phase));
     let when_full = match settings.when_full {
         WhenFull::Refuse => tidegate_limits::policy::WhenFull::Refuse,
         WhenFull::Wait => at_the_door(settings),
@@ -126,12 +133,18 @@ pub(super) fn of(settings: &GateSettings, phase: Duration) -> Policy {
         classes,
     )
     .expect(CHECKED)
+    .with_pick(settings.servers.pick, settings.servers.sticky_wait)
 }
 
 /// The policy of calls without limits: their own slots, and the backends' health.
 pub(super) fn unlimited(settings: &GateSettings) -> Policy {
     let mut limits = vec![outstanding("unlimited", settings.max_unlimited)];
     limits.extend(backends());
+    let health = settings.servers.list.iter().map(|server| {
+        let limit = Limit::Outstanding { max: u32::MAX };
+        rule(&server.limit(), server.scope(), limit)
+    });
+    limits.extend(health);
     Policy::new(
         limits,
         settings.capacity,
@@ -140,6 +153,7 @@ pub(super) fn unlimited(settings: &GateSettings) -> Policy {
         vec![ClassShare::new("unlimited", 1)],
     )
     .expect(CHECKED)
+    .with_pick(settings.servers.pick, settings.servers.sticky_wait)
 }
 
 const CHECKED: &str = "the config's check lets only sound policies through";
@@ -163,6 +177,20 @@ fn backends() -> impl Iterator<Item = LimitRule> {
             Scope::Backend(Backend(backend as u8)),
             Limit::Outstanding { max: u32::MAX },
         )
+    })
+}
+
+/// The limits of each server. Its health closes the first of them, so each has one.
+fn servers(settings: &GateSettings, phase: Duration) -> impl Iterator<Item = LimitRule> {
+    settings.servers.list.iter().flat_map(move |server| {
+        let max = server.outstanding.unwrap_or(u32::MAX);
+        let at_once = rule(&server.limit(), server.scope(), Limit::Outstanding { max });
+        let window = settings.window.as_ref().zip(server.per_window);
+        let window = window.map(|(window, max)| {
+            let limit = window_limit(window, max, phase);
+            rule(&server.window(), server.scope(), limit)
+        });
+        std::iter::once(at_once).chain(window)
     })
 }
 

@@ -7,6 +7,7 @@ use tidegate_limits::pace::{BurstRatio, Rate};
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WindowStamp};
 use tidegate_limits::{Class, Limit, Timestamp};
 
+use super::servers::ServerSettings;
 use crate::call::LimitMode;
 use crate::call::pace::CostRange;
 use crate::options::words;
@@ -53,6 +54,8 @@ pub struct GateSettings {
     /// How long limits grow from a tenth to full, after a backend was down and after a pause. Zero is
     /// not at all.
     pub ramp: Duration,
+    /// The servers of the HTTP backend, if it has several.
+    pub servers: ServerSettings,
 }
 
 /// How long a call that was at the backend when its process died holds its slot in the next one.

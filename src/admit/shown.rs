@@ -13,6 +13,7 @@ use super::decision::{CallOwner, WaitingCall};
 use super::lock::GateState;
 use super::metrics::GateNow;
 use super::observe::ObservedNow;
+use super::servers::{ServerNow, is_unbounded};
 use crate::call::job::JobKey;
 use crate::call::{Destination, LooksExceeded, QueueStanding, Record};
 
@@ -49,7 +50,13 @@ impl Gate {
     /// Whether a backend accepts connections, as far as calls have shown.
     #[must_use]
     pub fn is_up(&self, backend: Destination) -> bool {
-        self.lock.lock().backends.is_up(backend)
+        self.lock.lock().is_up(backend)
+    }
+
+    /// The servers of the HTTP backend, if it has several.
+    #[must_use]
+    pub fn servers(&self) -> Vec<ServerNow> {
+        self.lock.lock().servers_now()
     }
 
     /// The current state of every limit that holds calls. The backends' health is elsewhere.
@@ -207,7 +214,9 @@ impl GateState {
         let lanes = self.lanes.iter();
         let limits = lanes.flat_map(|lane| lane.rules().cloned().zip(lane.limits_now(now)));
         let is_shown = |rule: &LimitRule| {
-            !matches!(rule.scope, Scope::Backend(_)) && !self.observer.has(&rule.name)
+            !matches!(rule.scope, Scope::Backend(_))
+                && !is_unbounded(rule)
+                && !self.observer.has(&rule.name)
         };
         limits.filter(|(rule, _)| is_shown(rule)).collect()
     }

@@ -107,6 +107,7 @@ impl AccessLine<'_> {
             trace_id: facts.trace.map(|trace| trace.get().get()),
             arrived_ns: Some(facts.origin.arrived.as_nanos()),
             backend: facts.destination.map(Destination::label),
+            server: rare.server.as_deref(),
             outcome: facts.outcome.map(|outcome| match outcome {
                 Outcome::Served => "served",
                 Outcome::Overloaded => "overloaded",

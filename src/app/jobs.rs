@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
+use tidegate_limits::call::Server;
 use tidegate_limits::scheduler::Outcome;
 use tidegate_runtime::Clock;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -126,6 +127,10 @@ async fn ask(jobs: Jobs, forwarder: Forwarder, clock: Clock, asked: AskedJob) {
 struct NoSlot;
 
 impl Slot for NoSlot {
+    fn server(&self) -> Option<Server> {
+        None
+    }
+
     fn goes_to(&mut self, _: Generation) {}
 
     fn sent(&mut self) -> Instant {

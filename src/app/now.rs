@@ -22,6 +22,7 @@ use crate::admin::{
     unix_milliseconds, what_to_do,
 };
 use crate::call::{Destination, Facts, Reason};
+use crate::forward::NamedRemote;
 
 /// The most limits that are shown.
 const LIMITS_MAX: usize = 128;
@@ -205,8 +206,13 @@ impl AppState {
             let name = self.pipeline.forwarder.name_state(backend);
             let name = name.unwrap_or_default();
             let addresses = name.addresses.into_iter();
+            if backend == Destination::Http && !forward.servers.is_empty() {
+                // Each of them is below.
+                return None;
+            }
             Some(BackendNow {
                 name: backend.label(),
+                server: None,
                 address: address.as_ref()?.to_string(),
                 up: self.gate.is_up(backend),
                 since_unix_ms: self.history.since(backend),
@@ -223,7 +229,29 @@ impl AppState {
                 lookup_failure: name.failure,
             })
         });
-        shown.collect()
+        let servers = self.servers_now(&forward.servers);
+        shown.chain(servers).collect()
+    }
+
+    /// The servers of the HTTP backend, if it has several.
+    fn servers_now(&self, remotes: &[NamedRemote]) -> Vec<BackendNow> {
+        let states = self.gate.servers();
+        let rows = states.iter().filter_map(|state| {
+            let known = remotes.iter().find(|it| it.name == state.name)?;
+            Some(BackendNow {
+                name: Destination::Http.label(),
+                server: Some(state.name.to_string()),
+                address: known.remote.to_string(),
+                up: state.is_up,
+                since_unix_ms: unix_milliseconds(self.clock.wall(state.since)),
+                connections: state.calls.into(),
+                failures_1h: 0,
+                addresses: Vec::new(),
+                looked_up_seconds_ago: None,
+                lookup_failure: None,
+            })
+        });
+        rows.collect()
     }
 
     fn oldest_calls(

@@ -196,6 +196,11 @@ impl AppState {
                 up.show(self.gate.is_up(backend));
             }
         }
+        for server in self.gate.servers() {
+            metrics.forward.server_up(&server.name).show(server.is_up);
+            let calls = metrics.forward.server_calls(&server.name);
+            calls.show(server.calls);
+        }
         let (limits, overrides) = (self.gate.limits_now().0, self.gate.overrides());
         let known = limits.iter().map(|(rule, _)| &*rule.name);
         let lower = overrides.iter().map(|it| &*it.limit);
@@ -308,6 +313,7 @@ pub(super) fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) ->
             Scope::Every => "all".to_owned(),
             Scope::Function(function) => function.to_string(),
             Scope::Backend(_) => "backend".to_owned(),
+            Scope::Server(..) => "server".to_owned(),
             Scope::Class(_) => "class".to_owned(),
             Scope::EveryBut(_) => "all but pools beside it".to_owned(),
         },

@@ -51,6 +51,12 @@ pub enum StartError {
     /// A process runs with this config and does not hand over, or this one cannot take over.
     #[error(transparent)]
     HandOver(tidegate_handover::GiveUpCause),
+    /// The HTTP backend has several servers.
+    #[error(
+        "the HTTP backend has several servers, and a hand-over does not pass on to which of them a call is bound: \
+         restart the service instead"
+    )]
+    SeveralServers,
     /// Another process takes over, and this one is not changed any more.
     #[error(transparent)]
     Stopped(#[from] ChangesStopped),

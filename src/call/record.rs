@@ -110,6 +110,8 @@ pub struct RareFacts {
     pub retry_of: Option<u64>,
     /// The call whose place in the queue this one has taken, by its id.
     pub place_of: Option<u64>,
+    /// The name of the server to which it was sent, if its backend has several.
+    pub server: Option<Arc<str>>,
     /// The final charge, if it was settled.
     pub settled: Option<FinalCharge>,
     /// The call's draws from quotas, unless they were given back.
@@ -147,6 +149,7 @@ impl RareFacts {
 
 /// The rare facts of most calls.
 static NOTHING: RareFacts = RareFacts {
+    server: None,
     retry_of: None,
     place_of: None,
     settled: None,

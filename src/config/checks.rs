@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::admit::options::unless_off;
 use crate::call::listener::ClientAuth;
 use crate::options::shown::quoted;
 use crate::options::{Notes, Setting};
@@ -29,6 +30,10 @@ use super::sections::Sections;
 pub(super) fn check(all: &Sections, known_functions: &[&str], notes: &Notes) {
     let functions = &KnownFunctions::new(all, known_functions);
     backend::check(all, notes);
+    let limits = &all.limits;
+    let outstanding = limits.outstanding.meant().copied().and_then(unless_off);
+    let has_window = limits.window.meant().map(|window| !window.is_zero());
+    all.servers.check(outstanding, has_window, notes);
     listeners::check(all, notes);
     limits::check(all, functions, notes);
     rate_limits::check(all, functions, notes);

@@ -45,7 +45,9 @@ impl Descriptors {
     pub fn divide(config: &Config, limit: u64) -> Self {
         let forward = &config.forward;
         let http = forward.http.as_ref();
-        let pooled = http.map_or(0, |_| forward.bounds.pool_max_idle as u64);
+        let pooled = http.map_or(0, |_| {
+            forward.bounds.pool_max_idle as u64 * forward.servers.len().max(1) as u64
+        });
         let backends =
             u64::from(config.admit.workers) + u64::from(config.admit.max_unlimited) + pooled;
         let admin = (limit / 16).clamp(ADMIN_MIN, ADMIN);

@@ -50,9 +50,12 @@ pub(super) fn of(mut all: Sections) -> Config {
         tasks: all.tasks.settings(),
         callers: callers(all),
         admit: admit(all),
-        forward: all
-            .backend
-            .settings(&all.bounds, own, &all.backend_tls.loaded),
+        forward: all.backend.settings(
+            &all.bounds,
+            own,
+            &all.backend_tls.loaded,
+            all.servers.forward(),
+        ),
         coordinate,
         quotas: quotas(all),
         admin: all.admin.settings(),
@@ -197,6 +200,7 @@ fn admit(all: &Sections) -> admit::GateSettings {
         ledger_lost: limits.ledger_lost.value.unwrap_or(LedgerLost::AssumeEmpty),
         after_crash: (all.backend.after_crash.value).map_or(AfterCrash::Usual, AfterCrash::Fixed),
         ramp: all.backend.ramp.value,
+        servers: all.servers.gate(),
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use std::time::Duration;
 
+use tidegate_limits::call::Server;
 use tidegate_runtime::PerThread;
 use tokio::time::Instant;
 
@@ -37,6 +38,8 @@ pub(super) struct BackendHandle {
     /// The idle connections.
     pub(super) pool: Arc<ConnectionPool<Upstream>>,
     pub(super) destination: Destination,
+    /// The server that it is, if there are several.
+    pub(super) server: Option<Server>,
     connector: Arc<Connector>,
     tls: Option<BackendTls>,
     complaint: Arc<Complaint>,
@@ -191,6 +194,7 @@ impl CurrentBackend {
     pub(super) fn apply(
         &self,
         destination: Destination,
+        server: Option<Server>,
         remote: Option<&Remote>,
         bounds: &Bounds,
         resolve: &Arc<dyn Resolve>,
@@ -231,6 +235,7 @@ impl CurrentBackend {
                     book: Arc::default(),
                 }),
                 destination,
+                server,
                 tls: remote.tls.clone(),
                 complaint: Arc::default(),
                 slow_readers: Arc::default(),

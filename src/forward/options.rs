@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{BackendTls, ForwarderSettings};
+use super::{BackendTls, ForwarderSettings, NamedRemote, StickyBy};
 use crate::call::listener::socket_path;
 use crate::call::{BackendKind, OnClientLeft};
 use crate::options::kind::{
@@ -203,6 +203,7 @@ impl BackendSection {
         bounds: &BoundsSection,
         own: Arc<[SocketAddr]>,
         tls: &TlsByBackend,
+        (servers, sticky_by): (Vec<NamedRemote>, Option<StickyBy>),
     ) -> ForwarderSettings {
         let count = |setting: Option<u32>| setting.unwrap_or_default() as usize;
         let remote = |target: &Option<BackendTarget>, tls: &Option<BackendTls>| {
@@ -215,6 +216,8 @@ impl BackendSection {
             socket: remote(&self.socket.value, &tls.socket),
             http: remote(&self.http.value, &tls.http),
             tcp: remote(&self.tcp.value, &tls.tcp),
+            servers,
+            sticky_by,
             retry_reads: self.retry_reads.value,
             bounds: bounds.settings(
                 own,
@@ -366,7 +369,7 @@ impl BackendTarget {
 }
 
 /// `http://host:port`, the same with TLS, or a socket file.
-fn http_target() -> ValueKind<BackendTarget> {
+pub(crate) fn http_target() -> ValueKind<BackendTarget> {
     const EXAMPLE: &str = "http://127.0.0.1:8080";
     let allowed = "http://host:port, https://host:port, or unix:/path of a socket file";
     let kind = text(allowed, EXAMPLE, |given| {

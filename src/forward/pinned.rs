@@ -2,6 +2,7 @@
 //! Negotiate do. What comes over such a connection is answered as that user's, so it belongs to the client's own connection
 //! and ends with it.
 
+use tidegate_limits::call::Server;
 use tokio::time::Instant;
 
 use super::backend::BackendHandle;
@@ -21,6 +22,7 @@ pub(super) enum ConnectionFate {
 struct Pinned {
     upstream: Upstream,
     generation: Generation,
+    server: Option<Server>,
 }
 
 impl ConnectionFate {
@@ -31,9 +33,18 @@ impl ConnectionFate {
             Self::Pinned(pinned) => pinned.put(Box::new(Pinned {
                 upstream,
                 generation: backend.generation,
+                server: backend.server,
             })),
         }
     }
+}
+
+/// The server to which the client's own connection leads, if the backend has several.
+pub(super) fn server(pinned: &PinnedConnection) -> Option<Server> {
+    let connection = pinned.take()?;
+    let server = connection.downcast_ref::<Pinned>()?.server;
+    pinned.put(connection);
+    server
 }
 
 /// The client's own connection to this backend, if it has one that is still open.
@@ -41,7 +52,9 @@ pub(super) fn take(pinned: &PinnedConnection, backend: &BackendHandle) -> Option
     let Pinned {
         mut upstream,
         generation,
+        server,
     } = *pinned.take()?.downcast().ok()?;
-    let is_good = generation == backend.generation && upstream.is_quiet(LOOK_AFTER);
+    let is_its_own = (generation, server) == (backend.generation, backend.server);
+    let is_good = is_its_own && upstream.is_quiet(LOOK_AFTER);
     is_good.then_some(upstream)
 }

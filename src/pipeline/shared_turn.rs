@@ -175,6 +175,7 @@ impl<'a> QueuePlaces<'a> {
         let Ask {
             function,
             destination,
+            server,
             limited,
             role,
             target,
@@ -191,6 +192,7 @@ impl<'a> QueuePlaces<'a> {
             let ask = Ask {
                 function,
                 destination,
+                server,
                 limited,
                 arrived: origin.arrived,
                 waits,

@@ -131,6 +131,9 @@ async fn start(
     let (ledger, logs) = (runtime_file::ledger(path), Some(logs.clone()));
     match kind {
         StartKind::Alone => App::start_after(config, logs, Predecessor::ended(ledger, sockets)),
+        StartKind::TakesOver if !config.forward.servers.is_empty() => {
+            Err(StartError::SeveralServers)
+        }
         StartKind::TakesOver => match TakingOver::begin(ledger.clone(), &config, path).await? {
             Some(taking) => App::take_over(config, logs, sockets, taking),
             None => App::start_after(config, logs, Predecessor::ended(ledger, sockets)),

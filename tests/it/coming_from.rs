@@ -138,7 +138,7 @@ impl Load {
 }
 
 /// The status of the answer, if there is a whole head.
-async fn call(addr: SocketAddr, request: &str) -> Option<u16> {
+pub(crate) async fn call(addr: SocketAddr, request: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(addr).await.ok()?;
     stream.write_all(request.as_bytes()).await.ok()?;
     let mut answer = Vec::new();

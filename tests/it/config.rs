@@ -310,6 +310,7 @@ fn all_options_can_be_taken_as_they_stand() {
                 "[[quota]]",
                 "[quota_store]",
                 "[backend.tls]",
+                "[[backend.server]]",
                 "[coordinate]",
             ]
             .contains(&section);

@@ -102,6 +102,7 @@ mod runbook;
 #[path = "../../crates/limits/tests/random/seeds.rs"]
 mod seeds;
 mod series;
+mod servers;
 mod settled_costs;
 mod shared_payers;
 mod sidecar;

@@ -151,6 +151,8 @@ fn exercise_calls(metrics: &Metrics) {
 
 fn exercise_connections(metrics: &Metrics) {
     metrics.forward.backend_up("socket").show(true);
+    metrics.forward.server_up("a").show(true);
+    metrics.forward.server_calls("a").show(1_u32);
     metrics.forward.connect_shortages_total("socket").inc();
     let failed = backend_tls_failures_total {
         backend: "http",

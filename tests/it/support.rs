@@ -250,8 +250,9 @@ impl Stack {
 
     /// Takes the backends of another config, as a reload does.
     pub(crate) fn move_backends(&self, text: &str) {
-        for (destination, generation) in self.pipeline.forwarder.apply(&config(text).forward) {
-            self.gate.moved(destination, generation);
+        let moved = self.pipeline.forwarder.apply(&config(text).forward);
+        for (destination, server, generation) in moved {
+            self.gate.moved(destination, server, generation);
         }
     }
 
@@ -325,6 +326,7 @@ pub(crate) fn asking(function: &str, destination: Destination, arrived: Timestam
     Ask {
         function: function.into(),
         destination,
+        server: tidegate_limits::call::ServerChoice::Any,
         limited: true,
         arrived,
         waits: Waits::Client,

@@ -27,6 +27,24 @@ pub(crate) use setters;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Backend(pub u8);
 
+/// A server of a backend, by a number of your choice. The same number is the same server under a later policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Server(pub u16);
+
+/// The servers of its backend that may serve a call. It has no effect if the backend has no limits of
+/// [servers](crate::policy::Scope::Server).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ServerChoice {
+    /// Any server.
+    #[default]
+    Any,
+    /// The server to which all calls with this key go. A call that has waited for
+    /// [`Policy::sticky_wait`](crate::Policy::sticky_wait) may go to any.
+    Sticky(u16),
+    /// This server alone, or any if the policy does not name it.
+    Only(Server),
+}
+
 /// How urgent a call is: the index of its class in [`Policy::classes`](crate::Policy::classes). An index
 /// past the end counts as the last class, because a reload can remove classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,6 +148,8 @@ pub struct Call {
     pub function: Arc<str>,
     /// The backend that would serve it.
     pub backend: Backend,
+    /// The servers of that backend that may serve it.
+    pub server: ServerChoice,
     /// How urgent it is.
     pub class: Class,
     /// Who is calling.
@@ -164,6 +184,7 @@ impl Call {
         Self {
             function: function.into(),
             backend: Backend(0),
+            server: ServerChoice::Any,
             class: Class(0),
             caller: Caller::ANONYMOUS,
             weight: Weight::ONE,
@@ -179,6 +200,7 @@ impl Call {
 
     setters! {
         backend: Backend,
+        server: ServerChoice,
         class: Class,
         caller: Caller,
         weight: Weight,

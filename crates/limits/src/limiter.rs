@@ -295,6 +295,17 @@ impl Limiter {
         }
     }
 
+    /// How many calls like this one fit behind claims of `ahead`, if one does.
+    pub(crate) fn fits(&self, now: Timestamp, call: &Call, ahead: u64) -> u64 {
+        match self.state {
+            LimitState::Paced(_) => 1,
+            LimitState::Outstanding(_) | LimitState::Window(_) => {
+                let rest = u64::from(self.max(now)).saturating_sub(self.used(now) + ahead);
+                rest / self.draw_of(call).max(1)
+            }
+        }
+    }
+
     /// Whether [`peek`](Self::peek) with nothing ahead is ready.
     #[inline]
     pub(crate) fn has_room(&self, now: Timestamp, call: &Call) -> bool {

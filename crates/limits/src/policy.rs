@@ -2,10 +2,13 @@
 
 mod limit;
 mod rule;
+mod servers;
 mod sets;
 
 pub use limit::{Limit, WindowShape, WindowStamp};
 pub use rule::{
-    ClassShare, LimitRule, Policy, PolicyBuilder, PolicyError, Postpone, Reserve, Scope, WhenFull,
+    ClassShare, LimitRule, Pick, Policy, PolicyBuilder, PolicyError, Postpone, Reserve, Scope,
+    WhenFull,
 };
+pub(crate) use servers::{ServerGroup, groups_of};
 pub(crate) use sets::{LimitId, LimitSets, SetId};

@@ -35,6 +35,7 @@ mod quotas;
 mod refusal;
 mod reload;
 mod run;
+mod servers;
 mod snapshot;
 mod state;
 mod submit;

@@ -6,8 +6,8 @@ use crate::digits::utc;
 use crate::fields::{FieldDefinition, fields};
 use crate::kind::{
     Amount, Bytes, CallId, CallerText, Count, DrawList, Flag, HostText, KeyList, Micros, Millis,
-    Nanos, OptionalCode, OptionalKey, OptionalMillis, PeerText, StepList, Text, TokenAmount,
-    TraceText,
+    Nanos, OptionalCode, OptionalKey, OptionalMillis, OptionalText, PeerText, StepList, Text,
+    TokenAmount, TraceText,
 };
 
 fields! {
@@ -59,6 +59,7 @@ fields! {
     trace_id: TraceText, 0, "the trace id of the request's `traceparent` (W3C Trace Context), if that header is well formed. The header is passed on unchanged in any case";
     arrived_ns: Nanos, 0, "when the clock of the call started: with the last byte of its request";
     backend: Text, 0, "`socket`, `http` or `tcp`; `null` if the call never asked for a turn";
+    server: OptionalText, 0, "the server to which the call was sent, by its name; only if the backend has several: [several-servers.md](../how-to/several-servers.md)";
     outcome: Text, 1, "`served`, `overloaded` or `failed`: how the call ended at the backend; `null` if it was not sent";
     job: OptionalKey, 1, "the number of the job that the call has begun: a hash of its status path; [jobs.md](../how-to/jobs.md)";
     job_ms: OptionalMillis, 1, "how long the job held the slot of the call behind its answer. It is a part of `backend_ms`";

@@ -131,6 +131,10 @@ kind! {
     OptionalMillis: "number, ms, or absent", Option<Duration> => Option<u64>, duration, milliseconds_found
 }
 kind! {
+    /// Text that is written only if there is one.
+    OptionalText: "string, or absent", Option<&'a str> => Option<Cow<'a, str>>, text_if_any, text_found
+}
+kind! {
     /// A number of bytes.
     Bytes: "integer, bytes", Option<u64> => Option<u64>, number, whole_found
 }
@@ -336,6 +340,12 @@ fn text(out: &mut Vec<u8>, key: &'static str, given: Option<&str>) {
     };
     out.extend_from_slice(key.as_bytes());
     string(out, word);
+}
+
+fn text_if_any(out: &mut Vec<u8>, key: &'static str, given: Option<&str>) {
+    if given.is_some() {
+        text(out, key, given);
+    }
 }
 
 /// A string in JSON.

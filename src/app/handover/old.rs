@@ -27,7 +27,7 @@ use crate::app::callers::Keeper;
 use crate::app::ledger::{
     CLAIM_EVERY, CLAIM_MAX, ClaimError, DrainingLock, LedgerFile, LedgerLock,
 };
-use crate::app::{AppState, own_places};
+use crate::app::{AppState, StartError, own_places};
 use crate::listen::ListeningSocket;
 
 /// Connections of other processes at once. A further one replaces the oldest that has not introduced itself.
@@ -195,6 +195,10 @@ impl OldProcess {
             OldRequest::Upgrade(answer) => {
                 if self.asked.is_some() || self.is_succeeded {
                     let _ = answer.send(Err("another upgrade is under way".to_owned()));
+                    return;
+                }
+                if !self.app.config.get().forward.servers.is_empty() {
+                    let _ = answer.send(Err(StartError::SeveralServers.to_string()));
                     return;
                 }
                 let app = Arc::clone(&self.app);

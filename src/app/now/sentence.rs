@@ -36,7 +36,13 @@ pub(super) fn sentence(
         };
         return format!("{begin}, because the backend is paused{why}; {in_flight} in flight");
     }
-    if let Some(down) = backends.iter().find(|it| !it.up) {
+    // While one of several servers is up, calls go there.
+    let is_down = |it: &&BackendNow| {
+        backends
+            .iter()
+            .all(|other| other.name != it.name || !other.up)
+    };
+    if let Some(down) = backends.iter().find(is_down) {
         let (name, address) = (down.name, &down.address);
         return format!("{begin}, because backend.{name} ({address}) accepts no connection");
     }
@@ -222,6 +228,7 @@ mod tests {
     #[test]
     fn a_backend_that_is_down_is_the_cause_before_any_limit() {
         let backend = BackendNow {
+            server: None,
             name: "socket",
             address: "127.0.0.1:35000".into(),
             up: false,

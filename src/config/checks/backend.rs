@@ -84,7 +84,9 @@ fn kind(all: &Sections, notes: &Notes) {
 /// A backend that is this sidecar itself gets each call back, until no slot is left.
 fn are_others(all: &Sections, notes: &Notes) {
     let backends = [&all.backend.socket, &all.backend.http, &all.backend.tcp];
-    for backend in backends {
+    // The first of several servers stands for backend.http.
+    let servers = all.servers.list.iter().skip(1).map(|server| &server.http);
+    for backend in backends.into_iter().chain(servers) {
         let Some(BackendTarget { address, .. }) = backend.said() else {
             continue;
         };

@@ -7,7 +7,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::limit::Limit;
-use crate::call::{Backend, Class, setters};
+use crate::call::{Backend, Class, Server, setters};
 
 /// The set of calls that meet a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,10 @@ pub enum Scope {
     Backend(Backend),
     /// Calls of this class: a pool inside the total.
     Class(Class),
+    /// Calls that are bound to this server of a backend. A call to the backend is bound when it leaves, to a
+    /// server whose limits all have room. Until then it waits at the first [`Limit::Outstanding`] with
+    /// [`Scope::Backend`], which the policy must have.
+    Server(Backend, Server),
     /// Every call except those of these classes, which have pools beside the total.
     EveryBut(Arc<[Class]>),
 }
@@ -126,6 +130,18 @@ pub struct Policy {
     when_full: WhenFull,
     postpone: Postpone,
     classes: Vec<ClassShare>,
+    pick: Pick,
+    sticky_wait: Duration,
+}
+
+/// Which server gets a call that any server may serve, among those with room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pick {
+    /// The first one, in the order of the policy.
+    #[default]
+    First,
+    /// The one with the fewest calls in flight, as a part of what its outstanding limit allows. Equal ones take turns.
+    Least,
 }
 
 /// A mistake in a policy.
@@ -155,6 +171,10 @@ pub enum PolicyError {
     ReserveOfPace(Arc<str>),
     /// A limit names an unknown class.
     UnknownClass(Arc<str>),
+    /// The limit of a server cannot have a reserve.
+    ReserveOfServer(Arc<str>),
+    /// The limit is of a server, and its backend has no outstanding limit at which calls could wait.
+    ServerWithoutBackend(Arc<str>),
     /// The reserve of this limit is above its maximum.
     ReserveAboveMax(Arc<str>),
 }
@@ -181,6 +201,18 @@ impl fmt::Display for PolicyError {
             Self::UnknownClass(limit) => write!(f, "limit {limit:?} names an unknown class"),
             Self::ReserveOfPace(limit) => {
                 write!(f, "limit {limit:?} is paced and cannot have a reserve")
+            }
+            Self::ReserveOfServer(limit) => {
+                write!(
+                    f,
+                    "limit {limit:?} is of a server and cannot have a reserve"
+                )
+            }
+            Self::ServerWithoutBackend(limit) => {
+                write!(
+                    f,
+                    "limit {limit:?} is of a server, and its backend has no outstanding limit"
+                )
             }
             Self::ReserveAboveMax(limit) => {
                 write!(f, "the reserve of limit {limit:?} is above its maximum")
@@ -210,6 +242,8 @@ impl Policy {
             when_full,
             postpone,
             classes,
+            pick: Pick::First,
+            sticky_wait: Duration::ZERO,
         };
         policy.checked()
     }
@@ -241,6 +275,9 @@ impl Policy {
         for rule in &self.limits {
             rule.check(&self.classes)?;
         }
+        if let Some(rule) = self.server_without_backend() {
+            return Err(PolicyError::ServerWithoutBackend(Arc::clone(&rule.name)));
+        }
         Ok(self)
     }
 
@@ -265,6 +302,8 @@ impl Policy {
             when_full: WhenFull::Refuse,
             postpone: Postpone::InTurn,
             classes: Vec::new(),
+            pick: Pick::First,
+            sticky_wait: Duration::ZERO,
         })
     }
 
@@ -292,6 +331,45 @@ impl Policy {
         self.postpone
     }
 
+    /// The same policy with this way to choose a server. A call with a key waits for its own server for
+    /// `sticky_wait` after its arrival.
+    #[must_use]
+    pub fn with_pick(self, pick: Pick, sticky_wait: Duration) -> Self {
+        Self {
+            pick,
+            sticky_wait,
+            ..self
+        }
+    }
+
+    /// Which server gets a call that any server may serve.
+    #[must_use]
+    pub const fn pick(&self) -> Pick {
+        self.pick
+    }
+
+    /// How long after its arrival a call waits for the server of its key.
+    #[must_use]
+    pub const fn sticky_wait(&self) -> Duration {
+        self.sticky_wait
+    }
+
+    /// The limit of a backend at which calls wait for any of its servers.
+    pub(crate) fn wait_limit(&self, backend: Backend) -> Option<u32> {
+        let is_it = |rule: &LimitRule| {
+            rule.scope == Scope::Backend(backend) && matches!(rule.limit, Limit::Outstanding { .. })
+        };
+        Some(self.limits.iter().position(is_it)? as u32)
+    }
+
+    /// The first limit of a server whose backend has no limit at which calls could wait.
+    fn server_without_backend(&self) -> Option<&LimitRule> {
+        self.limits.iter().find(|rule| match rule.scope {
+            Scope::Server(backend, _) => self.wait_limit(backend).is_none(),
+            _ => false,
+        })
+    }
+
     /// How long calls of this class are set aside when a limit bars them; `None` if they keep their place,
     /// as calls of a class with a reserve do.
     pub(crate) fn jitter(&self, class: Class) -> Option<(Duration, Duration)> {
@@ -316,7 +394,7 @@ impl LimitRule {
         let of_unknown = match &self.scope {
             Scope::Class(class) => is_unknown(*class),
             Scope::EveryBut(others) => others.iter().any(|class| is_unknown(*class)),
-            Scope::Every | Scope::Function(_) | Scope::Backend(_) => false,
+            Scope::Every | Scope::Function(_) | Scope::Backend(_) | Scope::Server(..) => false,
         };
         let name = || Arc::clone(&self.name);
         if of_unknown {
@@ -326,6 +404,9 @@ impl LimitRule {
             Some(reserve) if is_unknown(reserve.class) => Err(PolicyError::UnknownClass(name())),
             Some(_) if matches!(self.limit, Limit::Paced { .. }) => {
                 Err(PolicyError::ReserveOfPace(name()))
+            }
+            Some(_) if matches!(self.scope, Scope::Server(..)) => {
+                Err(PolicyError::ReserveOfServer(name()))
             }
             Some(reserve) if reserve.amount > self.limit.max() => {
                 Err(PolicyError::ReserveAboveMax(name()))

@@ -1,6 +1,6 @@
 //! The limits that calls meet, as numbered sets.
 //!
-//! The limits of a call depend only on its function, its backend and its class. So the possible sets of
+//! The limits of a call depend only on its function, its backend and its class, and on the server to which it is bound. So the possible sets of
 //! limits are few, known in advance, and numbered.
 
 use alloc::sync::Arc;
@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 
 use super::rule::{LimitRule, Scope};
-use crate::call::{ANY_FUNCTION, Backend, Class};
+use crate::call::{ANY_FUNCTION, Backend, Class, Server};
 
 /// The index of a limit in its policy.
 pub(crate) type LimitId = u32;
@@ -23,8 +23,8 @@ pub(crate) struct LimitSets {
     /// Functions with a limit of their own, in order of [`by_length`]. A function's number is its place in
     /// here plus one. The last number is that of [`ANY_FUNCTION`].
     functions: Vec<Arc<str>>,
-    /// Backends with a limit of their own, in order; likewise.
-    backends: Vec<Backend>,
+    /// Backends with a limit of their own, and their servers, in order; likewise.
+    backends: Vec<(Backend, Option<Server>)>,
     /// Classes that a limit names, in order; likewise.
     classes: Vec<Class>,
     sets: Vec<Arc<[LimitId]>>,
@@ -41,7 +41,10 @@ impl LimitSets {
             match &rule.scope {
                 Scope::Every => {}
                 Scope::Function(function) => functions.push(function.clone()),
-                Scope::Backend(backend) => backends.push(*backend),
+                Scope::Backend(backend) => backends.push((*backend, None)),
+                Scope::Server(backend, server) => {
+                    backends.extend([(*backend, None), (*backend, Some(*server))]);
+                }
                 Scope::Class(class) => classes.push(*class),
                 Scope::EveryBut(others) => classes.extend_from_slice(others),
             }
@@ -66,7 +69,8 @@ impl LimitSets {
                     let is_met = |rule: &LimitRule| match &rule.scope {
                         Scope::Every => true,
                         Scope::Function(named) => function.meets(named),
-                        Scope::Backend(named) => backend == Some(named),
+                        Scope::Backend(named) => backend.is_some_and(|it| it.0 == *named),
+                        Scope::Server(named, server) => backend == Some(&(*named, Some(*server))),
                         Scope::Class(named) => class == Some(named),
                         Scope::EveryBut(named) => class.is_none_or(|it| !named.contains(it)),
                     };
@@ -84,8 +88,14 @@ impl LimitSets {
         }
     }
 
-    /// The set that a call of this function, backend and class meets.
-    pub(crate) fn find(&self, function: &str, backend: Backend, class: Class) -> SetId {
+    /// The set that a call of this function, backend and class meets, if it is bound to this server.
+    pub(crate) fn find(
+        &self,
+        function: &str,
+        backend: Backend,
+        server: Option<Server>,
+        class: Class,
+    ) -> SetId {
         let number = |found: Result<usize, usize>| found.map_or(0, |index| index + 1);
         let function = if self.functions.is_empty() {
             0
@@ -95,7 +105,12 @@ impl LimitSets {
             let by_name = |other: &Arc<str>| by_length(other, function);
             number(self.functions.binary_search_by(by_name))
         };
-        let backend = number(self.backends.binary_search(&backend));
+        let mut found = self.backends.binary_search(&(backend, server));
+        if found.is_err() && server.is_some() {
+            // A server that the policy does not name.
+            found = self.backends.binary_search(&(backend, None));
+        }
+        let backend = number(found);
         let class = number(self.classes.binary_search(&class));
         let set = function * (self.backends.len() + 1) + backend;
         (set * (self.classes.len() + 1) + class) as SetId
@@ -162,7 +177,7 @@ mod tests {
             rule("list", Scope::Function("list".into())),
         ]);
         let check = |function: &str, class, expected: &[LimitId]| {
-            let set = sets.find(function, Backend(0), Class(class));
+            let set = sets.find(function, Backend(0), None, Class(class));
             assert_eq!(**sets.limits(set), *expected);
         };
         check("list", 2, &[0, 1, 2]);
@@ -178,7 +193,7 @@ mod tests {
             rule("pool", Scope::Class(Class(1))),
         ]);
         let check = |class, expected: &[LimitId]| {
-            let set = sets.find("list", Backend(0), Class(class));
+            let set = sets.find("list", Backend(0), None, Class(class));
             assert_eq!(**sets.limits(set), *expected);
         };
         check(0, &[0]);
@@ -197,7 +212,7 @@ mod tests {
         ]);
         let check = |function: &str, backend, expected: &[LimitId]| {
             assert_eq!(
-                **sets.limits(sets.find(function, Backend(backend), Class(0))),
+                **sets.limits(sets.find(function, Backend(backend), None, Class(0))),
                 *expected
             );
         };

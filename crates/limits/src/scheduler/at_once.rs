@@ -5,6 +5,7 @@ use super::state::Scheduler;
 use crate::call::Call;
 use crate::limiter::Departures;
 use crate::time::Timestamp;
+use crate::verdict::Verdict;
 
 impl<T> Scheduler<T> {
     /// Runs a call at once if no other call waits and all its limits have room. The result is the same as that of
@@ -36,14 +37,20 @@ impl<T> Scheduler<T> {
                 return Err(call);
             }
         }
+        if let Some(group) = self.budgets.servers_for(&call)
+            && self.budgets.peek_servers(now, group, &call, 0, |_| 0) != Verdict::Ready
+        {
+            return Err(call);
+        }
         self.turn_checks += 1;
         let arrival = self.count_joining();
-        let (drawn, service) = self.draw_limits(now, &call, set);
+        let (drawn, service, server) = self.draw_limits(now, &call, set, None);
         let from = drawn.iter();
         let from = from.map(|drawn| (drawn.budget(), drawn.service(service)));
         let served = self.parking.served_alone(&call, arrival, from);
         let held = HoldState {
             since: now,
+            server,
             call,
             arrival,
             service,

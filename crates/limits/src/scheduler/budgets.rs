@@ -8,9 +8,9 @@ use core::time::Duration;
 use super::bucket::Buckets;
 use super::quota::QuotaTable;
 use crate::bucket::TokenCount;
-use crate::call::{Call, Class};
+use crate::call::{Call, Class, Server};
 use crate::limiter::Limiter;
-use crate::policy::{LimitId, LimitSets, Policy, SetId};
+use crate::policy::{LimitId, LimitSets, Policy, ServerGroup, SetId, groups_of};
 use crate::queue::fair::WINDOW;
 use crate::queue::{Budget, BudgetSet, QueueTotals, QueuedCall};
 use crate::time::Timestamp;
@@ -21,6 +21,8 @@ use crate::verdict::Verdict;
 pub(super) struct Budgets {
     pub(super) sets: LimitSets,
     pub(super) limits: Vec<Limiter>,
+    /// The backends that have servers.
+    pub(super) groups: Vec<ServerGroup>,
     pub(super) buckets: Buckets,
     pub(super) quotas: QuotaTable,
 }
@@ -30,6 +32,7 @@ impl Budgets {
         Self {
             sets: LimitSets::new(policy.limits()),
             limits: limits_of(policy, now),
+            groups: groups_of(policy),
             buckets: Buckets::default(),
             quotas: QuotaTable::beginning(now),
         }
@@ -38,6 +41,7 @@ impl Budgets {
     /// Replaces the limits by those of this policy, at rest. Returns those before.
     pub(super) fn replace_limits(&mut self, now: Timestamp, policy: &Policy) -> Vec<Limiter> {
         self.sets = LimitSets::new(policy.limits());
+        self.groups = groups_of(policy);
         mem::replace(&mut self.limits, limits_of(policy, now))
     }
 
@@ -48,7 +52,13 @@ impl Budgets {
 
     /// The set of limits that a call meets.
     pub(super) fn set_of(&self, call: &Call) -> SetId {
-        self.sets.find(&call.function, call.backend, call.class)
+        self.set_at(call, self.bound(call))
+    }
+
+    /// The set of limits that a call meets at this server.
+    pub(super) fn set_at(&self, call: &Call, server: Option<Server>) -> SetId {
+        let (backend, class) = (call.backend, call.class);
+        self.sets.find(&call.function, backend, server, class)
     }
 
     /// The limits of the policy that such calls meet.

@@ -127,7 +127,8 @@ impl<T> Scheduler<T> {
     ) -> Hold {
         let now = self.advance(now);
         call.class = self.clamp(call.class);
-        let set = self.budgets.set_of(&call);
+        let server = self.budgets.bound(&call);
+        let set = self.budgets.set_at(&call, server);
         let mut drawn = Vec::new();
         for &limit in self.budgets.sets.limits(set).iter() {
             let limiter = &mut self.budgets.limits[limit as usize];
@@ -151,6 +152,7 @@ impl<T> Scheduler<T> {
         let weight = self.policy.classes()[call.class.0 as usize].weight;
         let held = HoldState {
             since,
+            server,
             service: TurnAdvance::new(call.tokens, call.weight, weight),
             arrival: self.count_joining(),
             served: 0,

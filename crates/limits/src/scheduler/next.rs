@@ -88,6 +88,7 @@ impl<T> Scheduler<T> {
             );
         }
         self.rejoin_due(now);
+        self.unbind_due(now);
         self.parking.open_due(now);
         if let Some(step) = self.ask_all(now, draw) {
             return step;
@@ -106,6 +107,7 @@ impl<T> Scheduler<T> {
             self.queue.first_aside().map(|(moment, _)| moment),
             self.expiries.first().map(|&(moment, _)| moment),
             self.parking.next_opening(),
+            self.bound.first().map(|&(until, _)| until),
         ])
     }
 
@@ -240,7 +242,15 @@ impl<T> Scheduler<T> {
         budget: Budget,
     ) -> Verdict {
         let ahead = self.parking.ahead(flow, budget, now);
-        self.budgets.peek(now, budget, &waiting.call, ahead)
+        let verdict = self.budgets.peek(now, budget, &waiting.call, ahead);
+        if let Budget::Limit(limit) = budget
+            && let Some(group) = self.budgets.servers_at(limit, &waiting.call)
+        {
+            let claimed = |limit| self.parking.ahead(flow, Budget::Limit(limit), now);
+            let call = &waiting.call;
+            return verdict.max(self.budgets.peek_servers(now, group, call, ahead, claimed));
+        }
+        verdict
     }
 
     /// When a call that this bars is asked again. The reserve of its class may cover it before the

@@ -67,6 +67,7 @@ impl<T> Scheduler<T> {
         // Also for limits that are new, or on a backend from now on.
         self.share_out(now);
         self.recount_forecast();
+        self.recount_bound();
     }
 
     /// Puts the new limits in place, each with the state of the one of its name. Returns what
@@ -104,6 +105,7 @@ impl<T> Scheduler<T> {
             held.call.class = classes[held.call.class.0 as usize].unwrap_or(last);
             let HoldState {
                 call,
+                server,
                 drawn,
                 progress,
                 ..
@@ -119,7 +121,7 @@ impl<T> Scheduler<T> {
                 self.budgets.limits[heir as usize].readopt(now, stake, *progress);
                 true
             });
-            let set = self.budgets.set_of(call);
+            let set = self.budgets.set_at(call, *server);
             for &limit in self.budgets.sets.limits(set).iter() {
                 if drawn
                     .iter()
@@ -152,7 +154,8 @@ impl<T> Scheduler<T> {
                 let mut before = before.iter();
                 let old = before.position(|old| old.now == Some(new) && old.keeps_order)?;
                 Some(old as LimitId)
-            });
+            })
+            .with_wait_limits(self.budgets.wait_limits());
         let old = mem::replace(&mut self.parking, new);
         let (budgets, parking, policy) = (&mut self.budgets, &mut self.parking, &self.policy);
         budgets.clear_queued();

@@ -11,12 +11,12 @@ use super::park::Candidate;
 use super::refusal::RefusalReason;
 use super::state::Scheduler;
 use crate::bucket::Tokens;
-use crate::call::Call;
+use crate::call::{Call, Server, ServerChoice};
 use crate::delay::DelayCause;
 use crate::limiter::{Departures, Stake};
 use crate::policy::{Limit, SetId, WindowStamp};
 use crate::queue::fair::TurnAdvance;
-use crate::queue::{Budget, BudgetSet, QueuedCall, Ticket, WaitPlace};
+use crate::queue::{Budget, BudgetSet, FlowId, QueuedCall, Ticket, WaitPlace};
 use crate::slab::SlabKey;
 use crate::time::Timestamp;
 
@@ -33,6 +33,7 @@ impl<T> Scheduler<T> {
         let waited = self.waited_by(now, &waiting, before);
         self.budgets.discount(&waiting);
         self.forecast_without(&waiting, true);
+        self.forget_bound(key, &waiting.call);
         let QueuedCall {
             call,
             payload,
@@ -40,7 +41,7 @@ impl<T> Scheduler<T> {
             arrival,
             ..
         } = waiting;
-        let (mut drawn, service) = self.draw_limits(now, &call, meets.set);
+        let (mut drawn, service, server) = self.draw_limits(now, &call, meets.set, Some(flow));
         if let Some(bucket) = meets.bucket {
             let taken = self.budgets.buckets.all[bucket].draw(now, call.tokens);
             drawn.push(BudgetDraw::Bucket { bucket, taken });
@@ -70,6 +71,7 @@ impl<T> Scheduler<T> {
         self.unpin(&meets);
         let held = HoldState {
             since: now,
+            server,
             call,
             arrival,
             service,
@@ -88,20 +90,27 @@ impl<T> Scheduler<T> {
 
     /// A hold for a call that runs from now on.
     pub(super) fn hold(&mut self, held: HoldState) -> Hold {
-        let hold = Hold(self.holds.insert(held));
+        let server = held.server;
+        let hold = Hold(self.holds.insert(held), server);
         self.note(LedgerEvent::Admitted {
             place: hold.place(),
         });
         hold
     }
 
-    /// Draws a call's share of the limits of the policy. Also returns how far the call moves tags.
+    /// Draws a call's share of the limits of the policy, those of its server included. Also returns how far the call
+    /// moves tags, and the server.
     pub(super) fn draw_limits(
         &mut self,
         now: Timestamp,
         call: &Call,
-        set: SetId,
-    ) -> (Vec<BudgetDraw>, TurnAdvance) {
+        mut set: SetId,
+        flow: Option<FlowId>,
+    ) -> (Vec<BudgetDraw>, TurnAdvance, Option<Server>) {
+        let mut server = None;
+        if !self.budgets.groups.is_empty() {
+            (set, server) = self.bind(now, call, set, flow);
+        }
         let weight = self.policy.classes()[call.class.0 as usize].weight;
         let service = TurnAdvance::new(call.tokens, call.weight, weight);
         let mut drawn = self.spare.pop().unwrap_or_default();
@@ -113,7 +122,7 @@ impl<T> Scheduler<T> {
                 stake: limiter.take(now, call),
             });
         }
-        (drawn, service)
+        (drawn, service, server)
     }
 
     pub(super) fn expire(
@@ -149,6 +158,7 @@ impl<T> Scheduler<T> {
         let waiting = self.queue.remove(key).expect("the call waits");
         self.budgets.discount(&waiting);
         self.forecast_without(&waiting, false);
+        self.forget_bound(key, &waiting.call);
         if let WaitPlace::Flow(flow) = waiting.place {
             self.refresh_head(flow);
         }
@@ -329,6 +339,10 @@ impl<T> Scheduler<T> {
         } = held;
         self.spare(drawn);
         call.class = self.clamp(call.class);
+        if let ServerChoice::Sticky(_) = call.server {
+            // Its server did not take it.
+            call.server = ServerChoice::Any;
+        }
         let named = call.quotas.clone().unwrap_or_default();
         let meets = BudgetSet {
             set: self.budgets.set_of(&call),

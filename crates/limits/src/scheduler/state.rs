@@ -37,6 +37,8 @@ pub struct Scheduler<T> {
     pub(super) to_reject: VecDeque<SlabKey>,
     /// When supplies run out.
     pub(super) expiries: BTreeSet<(Timestamp, SupplyTarget)>,
+    /// The waiting calls that are bound to the server of their key, and until when.
+    pub(super) bound: BTreeSet<(Timestamp, SlabKey)>,
     /// The part of every limit that is given out.
     pub(super) share: SupplyShare,
     /// The latest moment handed in: one that steps back counts as this one.
@@ -68,13 +70,15 @@ impl<T> Scheduler<T> {
         let budgets = Budgets::new(&policy, Timestamp::ZERO);
         Self {
             queue: CallQueue::new(),
-            parking: Parking::new(classes, seed, budgets.kept_for()),
+            parking: Parking::new(classes, seed, budgets.kept_for())
+                .with_wait_limits(budgets.wait_limits()),
             budgets,
             forecast: Forecast::default(),
             holds: Slab::default(),
             spare: Vec::new(),
             to_reject: VecDeque::new(),
             expiries: BTreeSet::new(),
+            bound: BTreeSet::new(),
             share: SupplyShare::FULL,
             now: Timestamp::ZERO,
             joined: 0,

@@ -141,6 +141,13 @@ impl<T> Scheduler<T> {
                 opens(limiter.earliest(now, call, verdict), by);
             }
         }
+        if let Some(group) = self.budgets.servers_for(call) {
+            let by = Some(RefusingBudget::Budget(Budget::Limit(group.limit)));
+            match self.budgets.servers_open(now, group, call) {
+                None => return Some((RefusalReason::NeverPossible, by)),
+                Some(at) => opens(at, by),
+            }
+        }
         if let Some(key) = meets.bucket {
             let bucket = &self.budgets.buckets.all[key];
             let by = Some(RefusingBudget::Budget(Budget::Bucket(key)));
@@ -200,6 +207,7 @@ impl<T> Scheduler<T> {
         };
         self.budgets.count(&waiting);
         let key = self.queue.insert(waiting);
+        self.note_bound(key);
         self.refresh_head(flow);
         Ticket(key)
     }

@@ -69,7 +69,7 @@ impl<T> Scheduler<T> {
         reopens: Option<Timestamp>,
         later: LaterArrivals,
     ) -> Estimate {
-        let supplied = self.supplied_from(now, meets, reopens);
+        let supplied = self.supplied_from(now, call, meets, reopens);
         // Where the start is unknown, it is counted where it would wait if all were open.
         let from = supplied.unwrap_or(now);
         let mut last = LastOpening {
@@ -129,12 +129,17 @@ impl<T> Scheduler<T> {
     fn supplied_from(
         &self,
         now: Timestamp,
+        call: &Call,
         meets: &BudgetSet,
         reopens: Option<Timestamp>,
     ) -> Option<Timestamp> {
         let mut from = Some(now);
         for (_, limiter) in self.budgets.limits_of(meets) {
             let opens = limiter.supplied_from(now, reopens);
+            from = from.zip(opens).map(|(from, opens)| from.max(opens));
+        }
+        if let Some(group) = self.budgets.servers_for(call) {
+            let opens = self.budgets.servers_supplied_from(now, group, reopens);
             from = from.zip(opens).map(|(from, opens)| from.max(opens));
         }
         from
@@ -264,6 +269,10 @@ impl<T> Scheduler<T> {
         ahead: u64,
         in_class: u64,
     ) -> Option<Timestamp> {
+        if let Some(group) = self.budgets.servers_at(limit, call) {
+            let now = self.now;
+            return self.budgets.servers_opening(now, from, group, call, ahead);
+        }
         let limiter = &self.budgets.limits[limit as usize];
         match limiter.opening(from, call, ahead, in_class) {
             LimitOpening::At(at) => Some(at),

@@ -131,6 +131,8 @@ pub(super) struct BudgetQueue {
     pub(super) idle: Duration,
     /// The class for which it keeps something.
     pub(super) kept_for: Option<Class>,
+    /// If this is a limit of a server: the limit at which calls wait for any server.
+    pub(super) any_server: Option<LimitId>,
     pub(super) all: LastCheck,
     /// The class for which it keeps something.
     pub(super) kept: LastCheck,

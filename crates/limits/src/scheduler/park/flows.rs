@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use super::flow::{BudgetQueue, Flow, FlowKey, LastCheck, WaitList};
 use crate::call::Class;
+use crate::policy::LimitId;
 use crate::queue::account::WaitAccount;
 use crate::queue::fair::{FairOrder, FlowEntry, OrderSettings};
 use crate::queue::{Budget, FlowId};
@@ -78,6 +79,17 @@ impl Parking {
             limits: kept_for.map(at_limit).collect(),
             ..Self::default()
         }
+    }
+
+    /// The same with these limits of servers, and where calls wait for any server.
+    pub(crate) fn with_wait_limits(
+        mut self,
+        wait_limits: impl Iterator<Item = (LimitId, LimitId)>,
+    ) -> Self {
+        for (limit, any_server) in wait_limits {
+            self.limits[limit as usize].any_server = Some(any_server);
+        }
+        self
     }
 
     /// The flow of calls like these.

@@ -51,6 +51,11 @@ impl Parking {
         if let Some(kept) = self.kept_list(budget) {
             self.mark(kept);
         }
+        if let Budget::Limit(limit) = budget
+            && let Some(any_server) = self.limits[limit as usize].any_server
+        {
+            self.mark(WaitList::At(Budget::Limit(any_server)));
+        }
     }
 
     #[inline]
@@ -70,7 +75,8 @@ impl Parking {
     pub(crate) fn note_change(&mut self, limit: LimitId) {
         let at = &self.limits[limit as usize];
         let waits_for_a_moment = at.is_empty() || at.all.opens.is_some();
-        if !waits_for_a_moment || at.kept_for.is_some() {
+        // Another server may open before the moment of the first.
+        if !waits_for_a_moment || at.kept_for.is_some() || at.any_server.is_some() {
             self.change(Budget::Limit(limit));
         }
     }
