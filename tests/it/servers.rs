@@ -32,6 +32,11 @@ fn servers(options: &str, servers: &[(&str, SocketAddr, &str)]) -> String {
     lines
 }
 
+/// A config with these lines in `[backend]`, in which only the servers limit calls at once.
+fn unshared(backend: &str) -> String {
+    within_limits(backend, "", "").replace("[limits]", "[limits]\noutstanding = 0")
+}
+
 fn request(path: &str, header: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: t\r\n{header}Connection: close\r\n\r\n")
 }
@@ -79,8 +84,7 @@ async fn one_server_of_three_dies_and_returns_twenty_times_and_costs_the_calls_t
         .addrs()
         .map(|(name, addr)| (name, addr, "outstanding = 4"));
     let each: Vec<_> = each.collect();
-    let config = within_limits(&servers("pick = \"least\"", &each), "", "");
-    let sidecar = Sidecar::start(&config).await;
+    let sidecar = Sidecar::start(&unshared(&servers("pick = \"least\"", &each))).await;
     let seen = storm(farm, sidecar.listener("test").await, (20, 8)).await;
     assert!(seen.most_at_once <= AT_ONCE, "{seen:?}");
     assert_eq!(seen.lost, 0, "{seen:?}");

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use tokio::process::Command;
 
 use super::farm::{Farm, Seen, storm};
-use super::servers;
+use super::{servers, unshared};
 use crate::http_corpus::peers::{started, version};
 use crate::sidecar::Sidecar;
-use crate::support::{closed_port, within_limits};
+use crate::support::closed_port;
 
 /// How long a call takes.
 const CALL: Duration = Duration::from_secs(2);
@@ -60,7 +60,7 @@ async fn the_table() {
             .map(|(name, addr)| (name, addr, "outstanding = 4"))
             .collect();
         let lines = servers(&format!("pick = \"{pick}\""), &each);
-        let sidecar = Sidecar::start(&within_limits(&lines, "", "")).await;
+        let sidecar = Sidecar::start(&unshared(&lines)).await;
         let began = Instant::now();
         let seen = storm(farm, sidecar.listener("test").await, (DEATHS, CALLS)).await;
         rows += &row(&format!("Tidegate, `{pick}`"), &seen, began.elapsed());
