@@ -309,7 +309,7 @@ fn ask(operation: &Operation, origin: &Origin, claim: &Claim, waits: Waits) -> A
     Ask {
         function: Arc::clone(&operation.function),
         destination: operation.destination,
-        server: ServerChoice::Any,
+        server: ServerChoice::ANY,
         limited: operation.limited,
         arrived: origin.arrived,
         waits,

@@ -72,15 +72,15 @@ const HAS_SERVER: u32 = 1 << 24;
 
 /// The tag of a call in the ledger: its backend, and the server to which it is bound.
 fn tag_of(backend: Backend, server: Option<Server>) -> u32 {
-    let server = server.map_or(0, |server| HAS_SERVER | u32::from(server.0) << 8);
+    let server = server.map_or(0, |server| HAS_SERVER | u32::from(server.get()) << 8);
     server | u32::from(backend.0)
 }
 
 /// The backend that a tag names, and the server.
 pub(super) fn backend_of(tag: u32) -> (Backend, ServerChoice) {
     let server = match tag & HAS_SERVER {
-        0 => ServerChoice::Any,
-        _ => ServerChoice::Only(Server((tag >> 8) as u16)),
+        0 => ServerChoice::ANY,
+        _ => Server::new((tag >> 8) as u16).map_or(ServerChoice::ANY, ServerChoice::only),
     };
     (Backend(tag as u8), server)
 }

@@ -5,7 +5,8 @@ use tidegate_limits::call::Server;
 /// The number of the server with this name.
 #[must_use]
 pub fn server_named(name: &str) -> Server {
-    Server(key_of(name.as_bytes()))
+    let number = key_of(name.as_bytes()) % Server::MAX + 1;
+    Server::new(number).expect("it is in range")
 }
 
 /// A number for these bytes: FNV-1a with 32 bits, folded to 16.

@@ -71,27 +71,27 @@ impl Servers {
     /// The servers that may serve a call of this caller and function.
     pub(super) fn choice(&self, message: &Message, caller: u64, function: &str) -> ServerChoice {
         let Message::Http(call) = message else {
-            return ServerChoice::Any;
+            return ServerChoice::ANY;
         };
         let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if list.servers.is_empty() {
-            return ServerChoice::Any;
+            return ServerChoice::ANY;
         }
         // Its connection is logged in there.
         let pinned = call.pinned.as_ref().and_then(pinned::server);
         if let Some(server) = pinned {
-            return ServerChoice::Only(server);
+            return ServerChoice::only(server);
         }
         let key = match &list.sticky_by {
-            None => return ServerChoice::Any,
+            None => return ServerChoice::ANY,
             Some(StickyBy::Caller) => key_of(&caller.to_le_bytes()),
             Some(StickyBy::Function) => key_of(function.as_bytes()),
             Some(StickyBy::Header(name)) => match call.head.headers.get_all(name).next() {
                 Some(value) => key_of(value),
-                None => return ServerChoice::Any,
+                None => return ServerChoice::ANY,
             },
         };
-        ServerChoice::Sticky(key)
+        ServerChoice::sticky(key)
     }
 
     /// Applies a reload. Returns the servers that have another address from now on.

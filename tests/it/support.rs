@@ -326,7 +326,7 @@ pub(crate) fn asking(function: &str, destination: Destination, arrived: Timestam
     Ask {
         function: function.into(),
         destination,
-        server: tidegate_limits::call::ServerChoice::Any,
+        server: tidegate_limits::call::ServerChoice::ANY,
         limited: true,
         arrived,
         waits: Waits::Client,

@@ -1,7 +1,7 @@
 //! A call, as the scheduler sees it.
 
 use alloc::sync::Arc;
-use core::num::NonZeroU32;
+use core::num::{NonZeroU16, NonZeroU32};
 
 use crate::bucket::Tokens;
 use crate::time::Timestamp;
@@ -28,21 +28,69 @@ pub(crate) use setters;
 pub struct Backend(pub u8);
 
 /// A server of a backend, by a number of your choice. The same number is the same server under a later policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Server(pub u16);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Server(NonZeroU16);
+
+impl Server {
+    /// The highest number of a server.
+    pub const MAX: u16 = 0x7fff;
+
+    /// A server; `None` for 0, and above [`MAX`](Self::MAX).
+    #[must_use]
+    pub const fn new(number: u16) -> Option<Self> {
+        match NonZeroU16::new(number) {
+            Some(number) if number.get() <= Self::MAX => Some(Self(number)),
+            _ => None,
+        }
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u16 {
+        self.0.get()
+    }
+}
 
 /// The servers of its backend that may serve a call. It has no effect if the backend has no limits of
-/// [servers](crate::policy::Scope::Server).
+/// [servers](crate::policy::Scope::Server). Two bytes, because thousands of calls may wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ServerChoice {
+pub struct ServerChoice(u16);
+
+impl ServerChoice {
     /// Any server.
-    #[default]
-    Any,
-    /// The server to which all calls with this key go. A call that has waited for
+    pub const ANY: Self = Self(0);
+
+    const STICKY: u16 = 1 << 15;
+
+    /// The server to which all calls with this key go, of which 15 bits count. A call that has waited for
     /// [`Policy::sticky_wait`](crate::Policy::sticky_wait) may go to any.
-    Sticky(u16),
+    #[must_use]
+    pub const fn sticky(key: u16) -> Self {
+        Self(Self::STICKY | key)
+    }
+
     /// This server alone, or any if the policy does not name it.
-    Only(Server),
+    #[must_use]
+    pub const fn only(server: Server) -> Self {
+        Self(server.get())
+    }
+
+    /// Whether it goes by a key.
+    #[must_use]
+    pub const fn is_sticky(self) -> bool {
+        self.0 & Self::STICKY != 0
+    }
+
+    /// The only server that may serve the call; `None` if it is not named.
+    #[must_use]
+    pub const fn named(self) -> Option<Server> {
+        Server::new(self.0)
+    }
+
+    /// The key, with a bit that no server has.
+    pub(crate) const fn key(self) -> u16 {
+        self.0
+    }
 }
 
 /// How urgent a call is: the index of its class in [`Policy::classes`](crate::Policy::classes). An index
@@ -184,7 +232,7 @@ impl Call {
         Self {
             function: function.into(),
             backend: Backend(0),
-            server: ServerChoice::Any,
+            server: ServerChoice::ANY,
             class: Class(0),
             caller: Caller::ANONYMOUS,
             weight: Weight::ONE,

@@ -105,7 +105,7 @@ impl Rules {
         let count = random.between(1, 4);
         let mut farms = Vec::new();
         for server in 0..count {
-            farms.push(Farm::random(random, Server(10 + server as u16)));
+            farms.push(Farm::random(random, numbered(10 + server as u16)));
         }
         Self {
             farms,
@@ -130,7 +130,7 @@ impl Rules {
             let scope = Scope::Server(BACKEND, farm.server);
             let more = u32::from(mistake == Mistake::OneMore && place == 0);
             let at_once = farm.at_once + more;
-            let name = format!("server:{}", farm.server.0);
+            let name = format!("server:{}", farm.server.get());
             policy = policy.limit(outstanding(&name, at_once, scope.clone()));
             if let Some((max, length)) = farm.window {
                 let limit = Limit::sliding(max, Duration::from_nanos(length));
@@ -247,9 +247,9 @@ impl World {
     fn arrive(&mut self) -> Result<(), String> {
         let id = self.calls.len();
         let server = match self.random.below(6) {
-            0 | 1 => ServerChoice::Sticky(self.random.below(5) as u16),
-            2 => ServerChoice::Only(self.any_server()),
-            _ => ServerChoice::Any,
+            0 | 1 => ServerChoice::sticky(self.random.below(5) as u16),
+            2 => ServerChoice::only(self.any_server()),
+            _ => ServerChoice::ANY,
         };
         let is_limited = self.random.one_in(3);
         let function: Arc<str> = match is_limited {
@@ -257,7 +257,7 @@ impl World {
             false => "other".into(),
         };
         let told = match self.mistake {
-            Mistake::BoundEarly => ServerChoice::Only(self.any_server()),
+            Mistake::BoundEarly => ServerChoice::only(self.any_server()),
             Mistake::None | Mistake::OneMore => server,
         };
         self.calls.push(CallFacts {
@@ -326,7 +326,7 @@ impl World {
     fn set_open(&mut self, place: usize, is_open: bool) {
         let farm = &mut self.rules.farms[place];
         farm.is_open = is_open;
-        let name = format!("server:{}", farm.server.0);
+        let name = format!("server:{}", farm.server.get());
         let supply = match is_open {
             true => Supply::Configured,
             false => Supply::capacity(0),
@@ -345,7 +345,7 @@ impl World {
             let gone = self.random.below(before) as usize;
             self.rules.farms.remove(gone);
         }
-        let new = Server(10 + self.random.below(8) as u16);
+        let new = numbered(10 + self.random.below(8) as u16);
         if !was.contains(&new) {
             // As with any limit that comes back, only what still runs there counts.
             let running = &self.running;
@@ -416,10 +416,10 @@ impl World {
         let farm = &self.rules.farms[place];
         let call = &self.calls[id];
         let is_known = |server| self.rules.farms.iter().any(|farm| farm.server == server);
-        let may = match call.server {
-            ServerChoice::Only(only) if is_known(only) => farm.server == only,
-            // The scheduler chooses the server of a key, so any other call with the key tells which one it is.
-            ServerChoice::Any | ServerChoice::Sticky(_) | ServerChoice::Only(_) => true,
+        // The scheduler chooses the server of a key, so any other call with the key tells which one it is.
+        let may = match call.server.named() {
+            Some(only) if is_known(only) => farm.server == only,
+            Some(_) | None => true,
         };
         may && farm.is_open
     }
@@ -468,7 +468,7 @@ impl World {
         }
         for Waiting { id, .. } in &self.waiting {
             let call = &self.calls[*id];
-            let is_bound = matches!(call.server, ServerChoice::Sticky(_))
+            let is_bound = call.server.is_sticky()
                 && !call.was_requeued
                 && call.arrived + self.rules.sticky_wait > self.now;
             if is_bound && self.mistake != Mistake::BoundEarly {
@@ -516,7 +516,7 @@ fn the_oracle_finds_a_server_with_a_call_too_many_and_calls_bound_early() {
 /// A scheduler with three servers of two calls each.
 fn three(pick: Pick) -> Scheduler<usize> {
     let farm = |server| Farm {
-        server: Server(server),
+        server: numbered(server),
         at_once: 2,
         window: None,
         is_open: true,
@@ -531,6 +531,10 @@ fn three(pick: Pick) -> Scheduler<usize> {
     Scheduler::new(rules.policy(Mistake::None))
 }
 
+fn numbered(number: u16) -> Server {
+    Server::new(number).expect("a number of a server")
+}
+
 fn call(server: ServerChoice) -> Call {
     Call::new("any", at(0)).backend(BACKEND).server(server)
 }
@@ -540,7 +544,7 @@ fn run(scheduler: &mut Scheduler<usize>, now: u64) -> Vec<(u16, Hold)> {
     let mut ran = Vec::new();
     while let Step::Run { hold, .. } = scheduler.next(at(now), &mut || 0) {
         let server = hold.server().expect("it is bound");
-        ran.push((server.0, hold));
+        ran.push((server.get(), hold));
     }
     ran
 }
@@ -555,7 +559,7 @@ fn submit(scheduler: &mut Scheduler<usize>, server: ServerChoice, count: usize) 
 fn the_first_server_with_room_or_the_least_busy_one_is_chosen() {
     let check = |pick, expected: [u16; 6]| {
         let mut scheduler = three(pick);
-        submit(&mut scheduler, ServerChoice::Any, 8);
+        submit(&mut scheduler, ServerChoice::ANY, 8);
         let ran = run(&mut scheduler, 0);
         let servers: Vec<u16> = ran.iter().map(|(server, _)| *server).collect();
         assert_eq!(servers, expected);
@@ -567,12 +571,12 @@ fn the_first_server_with_room_or_the_least_busy_one_is_chosen() {
 #[test]
 fn a_call_with_a_key_waits_for_its_server_and_delays_no_other_and_then_goes_to_any() {
     let mut scheduler = three(Pick::Least);
-    let key = ServerChoice::Sticky(7);
+    let key = ServerChoice::sticky(7);
     submit(&mut scheduler, key, 4);
     let held = run(&mut scheduler, 0);
     assert_eq!(held.len(), 2, "its server takes two");
     assert_eq!(held[0].0, held[1].0);
-    submit(&mut scheduler, ServerChoice::Any, 2);
+    submit(&mut scheduler, ServerChoice::ANY, 2);
     assert_eq!(run(&mut scheduler, 1).len(), 2, "others have room");
     assert!(matches!(scheduler.next(at(49), &mut || 0), Step::SleepUntil(wake) if wake == at(50)));
     let moved = run(&mut scheduler, 50);
@@ -582,7 +586,7 @@ fn a_call_with_a_key_waits_for_its_server_and_delays_no_other_and_then_goes_to_a
 
 #[test]
 fn a_policy_names_the_limit_at_which_calls_wait_for_a_server() {
-    let rule = outstanding("server", 1, Scope::Server(BACKEND, Server(1)));
+    let rule = outstanding("server", 1, Scope::Server(BACKEND, numbered(1)));
     let alone = Policy::builder().limit(rule).build();
     let error = alone.expect_err("calls could wait nowhere").to_string();
     assert!(

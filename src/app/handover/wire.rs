@@ -113,7 +113,7 @@ pub(super) fn ask(waiting: WaitingCall, clock: Clock) -> Ask {
     let deadline = call.deadline.map(|deadline| clock.of_boot_time(deadline));
     Ask {
         place: None,
-        server: tidegate_limits::call::ServerChoice::Any,
+        server: tidegate_limits::call::ServerChoice::ANY,
         function: (&*call.function).into(),
         destination: destination(&call),
         limited: !call.is_unlimited,

@@ -35,18 +35,20 @@ impl ServerGroup {
     /// The server to which a call is bound while it waits; `None` if any may serve it.
     pub(crate) fn bound(&self, choice: ServerChoice) -> Option<Server> {
         let mut servers = self.servers.iter().map(|it| it.server);
-        match choice {
-            ServerChoice::Any => None,
-            ServerChoice::Only(server) => servers.find(|&it| it == server),
+        if choice == ServerChoice::ANY {
+            None
+        } else if choice.is_sticky() {
             // Rendezvous hashing: a server that is added or removed moves the keys of no other server.
-            ServerChoice::Sticky(key) => servers.max_by_key(|&server| (rank(key, server), server)),
+            servers.max_by_key(|&server| (rank(choice.key(), server), server))
+        } else {
+            servers.find(|&it| choice.named() == Some(it))
         }
     }
 }
 
 /// The rank of a server for a key: evenly spread, by the finalizer of SplitMix64.
 fn rank(key: u16, server: Server) -> u64 {
-    let mut z = u64::from(key) << 16 | u64::from(server.0);
+    let mut z = u64::from(key) << 16 | u64::from(server.get());
     z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

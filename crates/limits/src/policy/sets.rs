@@ -24,12 +24,26 @@ pub(crate) struct LimitSets {
     /// here plus one. The last number is that of [`ANY_FUNCTION`].
     functions: Vec<Arc<str>>,
     /// Backends with a limit of their own, and their servers, in order; likewise.
-    backends: Vec<(Backend, Option<Server>)>,
+    backends: Vec<ServedBy>,
     /// Classes that a limit names, in order; likewise.
     classes: Vec<Class>,
     sets: Vec<Arc<[LimitId]>>,
     /// For each limit, the first that the same calls meet.
     peers: Vec<LimitId>,
+}
+
+/// A backend and the server of it to which a call is bound, in one number: it is looked up for each call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ServedBy(u32);
+
+impl ServedBy {
+    fn new(backend: Backend, server: Option<Server>) -> Self {
+        Self(u32::from(backend.0) << 16 | u32::from(server.map_or(0, Server::get)))
+    }
+
+    const fn backend(self) -> Backend {
+        Backend((self.0 >> 16) as u8)
+    }
 }
 
 impl LimitSets {
@@ -41,9 +55,10 @@ impl LimitSets {
             match &rule.scope {
                 Scope::Every => {}
                 Scope::Function(function) => functions.push(function.clone()),
-                Scope::Backend(backend) => backends.push((*backend, None)),
+                Scope::Backend(backend) => backends.push(ServedBy::new(*backend, None)),
                 Scope::Server(backend, server) => {
-                    backends.extend([(*backend, None), (*backend, Some(*server))]);
+                    let servers = [None, Some(*server)];
+                    backends.extend(servers.map(|server| ServedBy::new(*backend, server)));
                 }
                 Scope::Class(class) => classes.push(*class),
                 Scope::EveryBut(others) => classes.extend_from_slice(others),
@@ -69,8 +84,10 @@ impl LimitSets {
                     let is_met = |rule: &LimitRule| match &rule.scope {
                         Scope::Every => true,
                         Scope::Function(named) => function.meets(named),
-                        Scope::Backend(named) => backend.is_some_and(|it| it.0 == *named),
-                        Scope::Server(named, server) => backend == Some(&(*named, Some(*server))),
+                        Scope::Backend(named) => backend.is_some_and(|it| it.backend() == *named),
+                        Scope::Server(named, server) => {
+                            backend == Some(&ServedBy::new(*named, Some(*server)))
+                        }
                         Scope::Class(named) => class == Some(named),
                         Scope::EveryBut(named) => class.is_none_or(|it| !named.contains(it)),
                     };
@@ -105,10 +122,10 @@ impl LimitSets {
             let by_name = |other: &Arc<str>| by_length(other, function);
             number(self.functions.binary_search_by(by_name))
         };
-        let mut found = self.backends.binary_search(&(backend, server));
+        let mut found = self.backends.binary_search(&ServedBy::new(backend, server));
         if found.is_err() && server.is_some() {
             // A server that the policy does not name.
-            found = self.backends.binary_search(&(backend, None));
+            found = self.backends.binary_search(&ServedBy::new(backend, None));
         }
         let backend = number(found);
         let class = number(self.classes.binary_search(&class));

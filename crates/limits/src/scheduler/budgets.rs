@@ -51,6 +51,7 @@ impl Budgets {
     }
 
     /// The set of limits that a call meets.
+    #[inline]
     pub(super) fn set_of(&self, call: &Call) -> SetId {
         self.set_at(call, self.bound(call))
     }

@@ -242,12 +242,26 @@ impl<T> Scheduler<T> {
         budget: Budget,
     ) -> Verdict {
         let ahead = self.parking.ahead(flow, budget, now);
-        let verdict = self.budgets.peek(now, budget, &waiting.call, ahead);
+        if self.budgets.has_servers() {
+            return self.peek_with_servers(now, flow, waiting, (budget, ahead));
+        }
+        self.budgets.peek(now, budget, &waiting.call, ahead)
+    }
+
+    #[inline(never)]
+    fn peek_with_servers(
+        &self,
+        now: Timestamp,
+        flow: FlowId,
+        waiting: &QueuedCall<T>,
+        (budget, ahead): (Budget, u64),
+    ) -> Verdict {
+        let call = &waiting.call;
+        let verdict = self.budgets.peek(now, budget, call, ahead);
         if let Budget::Limit(limit) = budget
-            && let Some(group) = self.budgets.servers_at(limit, &waiting.call)
+            && let Some(group) = self.budgets.servers_at(limit, call)
         {
             let claimed = |limit| self.parking.ahead(flow, Budget::Limit(limit), now);
-            let call = &waiting.call;
             return verdict.max(self.budgets.peek_servers(now, group, call, ahead, claimed));
         }
         verdict

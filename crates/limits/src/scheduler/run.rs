@@ -339,9 +339,9 @@ impl<T> Scheduler<T> {
         } = held;
         self.spare(drawn);
         call.class = self.clamp(call.class);
-        if let ServerChoice::Sticky(_) = call.server {
+        if call.server.is_sticky() {
             // Its server did not take it.
-            call.server = ServerChoice::Any;
+            call.server = ServerChoice::ANY;
         }
         let named = call.quotas.clone().unwrap_or_default();
         let meets = BudgetSet {

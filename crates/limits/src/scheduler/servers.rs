@@ -19,6 +19,12 @@ use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
 impl Budgets {
+    /// Whether any backend has servers.
+    #[inline]
+    pub(super) fn has_servers(&self) -> bool {
+        !self.groups.is_empty()
+    }
+
     /// The server to which a call is bound while it waits; `None` if any may serve it.
     #[inline]
     pub(super) fn bound(&self, call: &Call) -> Option<Server> {
@@ -46,9 +52,6 @@ impl Budgets {
     /// The servers for which such a call waits at this limit, if it does.
     #[inline]
     pub(super) fn servers_at(&self, limit: LimitId, call: &Call) -> Option<&ServerGroup> {
-        if self.groups.is_empty() {
-            return None;
-        }
         let mut groups = self.groups.iter();
         let group = groups.find(|group| group.limit == limit)?;
         group.bound(call.server).is_none().then_some(group)
@@ -255,9 +258,7 @@ impl<T> Scheduler<T> {
     #[inline]
     pub(super) fn note_bound(&mut self, key: SlabKey) {
         let call = &self.queue.calls[key].call;
-        if let ServerChoice::Sticky(_) = call.server
-            && self.budgets.bound(call).is_some()
-        {
+        if call.server.is_sticky() && self.budgets.bound(call).is_some() {
             self.bound
                 .insert((call.arrived + self.policy.sticky_wait(), key));
         }
@@ -266,7 +267,7 @@ impl<T> Scheduler<T> {
     /// A call no longer waits.
     #[inline]
     pub(super) fn forget_bound(&mut self, key: SlabKey, call: &Call) {
-        if let ServerChoice::Sticky(_) = call.server {
+        if call.server.is_sticky() {
             self.bound
                 .remove(&(call.arrived + self.policy.sticky_wait(), key));
         }
@@ -281,14 +282,22 @@ impl<T> Scheduler<T> {
     }
 
     /// Calls that have waited long enough for their servers may go to any.
+    #[inline]
     pub(super) fn unbind_due(&mut self, now: Timestamp) {
+        if !self.bound.is_empty() {
+            self.unbind_until(now);
+        }
+    }
+
+    #[cold]
+    fn unbind_until(&mut self, now: Timestamp) {
         while let Some(&(until, key)) = self.bound.first()
             && until <= now
         {
             self.bound.pop_first();
             let arrival = self.queue.calls[key].arrival;
             self.change_call(key, arrival, |budgets, waiting| {
-                waiting.call.server = ServerChoice::Any;
+                waiting.call.server = ServerChoice::ANY;
                 waiting.meets.set = budgets.set_of(&waiting.call);
             });
         }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::flow::{PassedHead, RoomClaim, WaitList};
+use super::flow::{BudgetQueue, PassedHead, RoomClaim, WaitList};
 use super::flows::Parking;
 use crate::queue::{Budget, FlowId};
 use crate::time::Timestamp;
@@ -129,9 +129,15 @@ impl Parking {
     /// there.
     #[inline]
     pub(crate) fn ahead(&self, flow: FlowId, budget: Budget, now: Timestamp) -> u64 {
-        let Some(at) = self.at(budget).filter(|at| !at.claims.is_empty()) else {
-            return 0;
-        };
+        match self.at(budget) {
+            Some(at) if !at.claims.is_empty() => self.claimed_ahead(at, flow, budget, now),
+            Some(_) | None => 0,
+        }
+    }
+
+    /// The claims ahead of a flow where there are some.
+    #[inline(never)]
+    fn claimed_ahead(&self, at: &BudgetQueue, flow: FlowId, budget: Budget, now: Timestamp) -> u64 {
         let own = (self.head(flow).0, flow);
         let passed = self.flows[flow as usize].passed.as_ref();
         let may_claim = passed.is_some_and(|passed| passed.may_claim(budget, now));
