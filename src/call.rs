@@ -67,7 +67,7 @@ use std::time::Duration;
 use socket2::TcpKeepalive;
 use tidegate_callers::CallerId;
 use tidegate_limits::Timestamp;
-use tidegate_limits::call::Server;
+use tidegate_limits::call::ServerNumber;
 use tidegate_limits::scheduler::Outcome;
 use tokio::time::Instant;
 
@@ -338,7 +338,7 @@ pub trait Slot: Send + Unpin + 'static {
     /// Sets the backend of the call, among those that its destination has had.
     fn goes_to(&mut self, generation: Generation);
     /// The server to which the call is bound, if its backend has several.
-    fn server(&self) -> Option<Server>;
+    fn server(&self) -> Option<ServerNumber>;
     /// The call's last byte has left for the backend. Returns this moment, so that the clock is read once.
     fn sent(&mut self) -> Instant;
     /// The first byte of the reply has arrived.

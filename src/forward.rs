@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use tidegate_limits::call::{Server, ServerChoice};
+use tidegate_limits::call::{ServerChoice, ServerNumber};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::addresses::{AddressState, NameState};
@@ -270,7 +270,7 @@ impl Forwarder {
     pub fn apply(
         &self,
         settings: &ForwarderSettings,
-    ) -> Vec<(Destination, Option<Server>, Generation)> {
+    ) -> Vec<(Destination, Option<ServerNumber>, Generation)> {
         let shared = &*self.shared;
         let retry_reads = settings.retry_reads;
         shared.retry_reads.store(retry_reads, Ordering::Relaxed);

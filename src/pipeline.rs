@@ -24,9 +24,9 @@ use tidegate_runtime::{Clock, Live};
 use crate::admit::{Ask, Claimed, Gate, Waits};
 use crate::call::claim::CostRule;
 use crate::call::{
-    Claim, Destination, Dialect, Facts, Head, Identity, LooksExceeded, Message, Observe, Origin,
-    Progress, QueueStanding, Reason, Record, Refusal, Rejection, Reply, Request, RequestBody,
-    Serve, TaskWakers, Trace, Tunnel,
+    Claim, Dialect, Facts, Head, Identity, LooksExceeded, Message, Observe, Origin, Progress,
+    QueueStanding, Reason, Record, Refusal, Rejection, Reply, Request, RequestBody, Serve,
+    TaskWakers, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
@@ -252,15 +252,6 @@ impl Pipeline {
             (Err(refusal), ..) => RunState::Refused(refusal),
         };
         (record, state)
-    }
-
-    /// Finds which servers may serve a call, if the HTTP backend has several.
-    #[inline]
-    fn choose_server(&self, ask: &mut Ask, message: &Message) {
-        if ask.destination == Destination::Http && self.forwarder.has_servers() {
-            let (caller, function) = (ask.claimed.caller.0, &ask.function);
-            ask.server = self.forwarder.server_choice(message, caller, function);
-        }
     }
 
     /// Counts a call, or a batch of them, for its caller.

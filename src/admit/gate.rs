@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rand::RngExt;
-use tidegate_limits::call::{Backend, Server};
+use tidegate_limits::call::{Backend, ServerNumber};
 use tidegate_limits::scheduler::{Refusal, WaitReport};
 use tidegate_limits::{Call, Class, Hold, Ticket, Timestamp};
 use tidegate_runtime::Clock;
@@ -253,7 +253,12 @@ impl Gate {
 
     /// A destination leads to another backend from now on, which counts as up. Calls that wait for
     /// the old one go to it.
-    pub fn moved(&self, destination: Destination, server: Option<Server>, generation: Generation) {
+    pub fn moved(
+        &self,
+        destination: Destination,
+        server: Option<ServerNumber>,
+        generation: Generation,
+    ) {
         self.lock.change(|state, now| {
             if let Some(server) = server {
                 state.server_moved(server, generation, now);

@@ -12,7 +12,7 @@ use tidegate_ledger::{
     Admission, Boot, CallStage, JobRecord, Layout, Ledger, PromisedPlace, TooLarge, WindowRegion,
     level_key,
 };
-use tidegate_limits::call::{ANY_FUNCTION, Backend, BucketId, Server, ServerChoice};
+use tidegate_limits::call::{ANY_FUNCTION, Backend, BucketId, ServerChoice, ServerNumber};
 use tidegate_limits::policy::{Scope, WindowStamp};
 use tidegate_limits::scheduler::LedgerEvent;
 use tidegate_limits::{Call, Limit, Policy, Scheduler, Timestamp};
@@ -71,7 +71,7 @@ struct NotedCall {
 const HAS_SERVER: u32 = 1 << 24;
 
 /// The tag of a call in the ledger: its backend, and the server to which it is bound.
-fn tag_of(backend: Backend, server: Option<Server>) -> u32 {
+fn tag_of(backend: Backend, server: Option<ServerNumber>) -> u32 {
     let server = server.map_or(0, |server| HAS_SERVER | u32::from(server.get()) << 8);
     server | u32::from(backend.0)
 }
@@ -80,7 +80,7 @@ fn tag_of(backend: Backend, server: Option<Server>) -> u32 {
 pub(super) fn backend_of(tag: u32) -> (Backend, ServerChoice) {
     let server = match tag & HAS_SERVER {
         0 => ServerChoice::ANY,
-        _ => Server::new((tag >> 8) as u16).map_or(ServerChoice::ANY, ServerChoice::only),
+        _ => ServerNumber::new((tag >> 8) as u16).map_or(ServerChoice::ANY, ServerChoice::only),
     };
     (Backend(tag as u8), server)
 }
@@ -396,7 +396,7 @@ impl GateLedger {
     fn admit(
         &mut self,
         place: u32,
-        (call, server): (&Call, Option<Server>),
+        (call, server): (&Call, Option<ServerNumber>),
         since: Timestamp,
         owner: Option<&CallOwner>,
     ) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidegate_handover::ForeignId;
-use tidegate_limits::call::Server;
+use tidegate_limits::call::ServerNumber;
 use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Hold, Timestamp, Tokens};
 use tokio::time::Instant;
@@ -157,7 +157,7 @@ impl Slot for Permit {
         self.generation = generation;
     }
 
-    fn server(&self) -> Option<Server> {
+    fn server(&self) -> Option<ServerNumber> {
         let (_, hold) = self.held.as_ref().expect(HELD);
         hold.server()
     }

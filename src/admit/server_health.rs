@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rand::RngExt;
 use tidegate_limits::Timestamp;
-use tidegate_limits::call::Server;
+use tidegate_limits::call::ServerNumber;
 use tidegate_limits::scheduler::{Supply, SupplyShare};
 
 use super::acts::Ramp;
@@ -42,7 +42,12 @@ impl GateState {
     }
 
     /// A connect to a server failed.
-    pub(super) fn server_failed(&mut self, server: Server, generation: Generation, now: Timestamp) {
+    pub(super) fn server_failed(
+        &mut self,
+        server: ServerNumber,
+        generation: Generation,
+        now: Timestamp,
+    ) {
         let spread = self.entropy.random_range(0.5..1.0);
         let Some(state) = self.servers.find(server) else {
             return;
@@ -61,7 +66,7 @@ impl GateState {
     /// A call was sent to a server. Returns the name of the server.
     pub(super) fn server_succeeded(
         &mut self,
-        server: Server,
+        server: ServerNumber,
         generation: Generation,
         now: Timestamp,
     ) -> Option<Arc<str>> {
@@ -74,7 +79,12 @@ impl GateState {
     }
 
     /// A server has another address from now on, and counts as up.
-    pub(super) fn server_moved(&mut self, server: Server, generation: Generation, now: Timestamp) {
+    pub(super) fn server_moved(
+        &mut self,
+        server: ServerNumber,
+        generation: Generation,
+        now: Timestamp,
+    ) {
         let state = self.servers.find(server);
         if state.is_some_and(|state| state.known.moved(generation)) {
             self.open_server(server, now);
@@ -82,7 +92,7 @@ impl GateState {
     }
 
     /// Admits calls to a server again, few at first if the settings say so.
-    fn open_server(&mut self, server: Server, now: Timestamp) {
+    fn open_server(&mut self, server: ServerNumber, now: Timestamp) {
         let length = self.acts.usual_ramp;
         let Some(state) = self.servers.find(server) else {
             return;
@@ -107,7 +117,7 @@ impl GateState {
         }
     }
 
-    fn step_ramp(&mut self, server: Server, now: Timestamp) {
+    fn step_ramp(&mut self, server: ServerNumber, now: Timestamp) {
         let Some(state) = self.servers.find(server) else {
             return;
         };
@@ -123,7 +133,7 @@ impl GateState {
     }
 
     /// Lets the limits of a server give out this part of what they would.
-    fn give_out_at(&mut self, server: Server, share: SupplyShare, now: Timestamp) {
+    fn give_out_at(&mut self, server: ServerNumber, share: SupplyShare, now: Timestamp) {
         let Some(state) = self.servers.find(server) else {
             return;
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::call::{Backend, Server};
+use tidegate_limits::call::{Backend, ServerNumber};
 use tidegate_limits::policy::{LimitRule, Pick, Scope};
 
 use super::acts::{Ramp, first};
@@ -28,7 +28,7 @@ pub struct ServerRule {
     /// The name in metrics and logs.
     pub name: Arc<str>,
     /// The number of that name.
-    pub server: Server,
+    pub server: ServerNumber,
     /// Calls there at once, if they are limited.
     pub outstanding: Option<u32>,
     /// Calls per window, if they are limited.
@@ -128,7 +128,7 @@ impl ServerHealth {
         wakes.min()
     }
 
-    pub(super) fn find(&mut self, server: Server) -> Option<&mut ServerState> {
+    pub(super) fn find(&mut self, server: ServerNumber) -> Option<&mut ServerState> {
         self.0.iter_mut().find(|it| it.rule.server == server)
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
-use tidegate_limits::call::Server;
+use tidegate_limits::call::ServerNumber;
 use tidegate_limits::scheduler::Outcome;
 use tidegate_runtime::Clock;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -127,7 +127,7 @@ async fn ask(jobs: Jobs, forwarder: Forwarder, clock: Clock, asked: AskedJob) {
 struct NoSlot;
 
 impl Slot for NoSlot {
-    fn server(&self) -> Option<Server> {
+    fn server(&self) -> Option<ServerNumber> {
         None
     }
 

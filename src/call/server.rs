@@ -1,12 +1,12 @@
 //! The numbers of servers and of sticky keys. They are the same in every process, so a restart changes nothing.
 
-use tidegate_limits::call::Server;
+use tidegate_limits::call::ServerNumber;
 
 /// The number of the server with this name.
 #[must_use]
-pub fn server_named(name: &str) -> Server {
-    let number = key_of(name.as_bytes()) % Server::MAX + 1;
-    Server::new(number).expect("it is in range")
+pub fn server_named(name: &str) -> ServerNumber {
+    let number = key_of(name.as_bytes()) % ServerNumber::MAX + 1;
+    ServerNumber::new(number).expect("it is in range")
 }
 
 /// A number for these bytes: FNV-1a with 32 bits, folded to 16.

@@ -33,7 +33,7 @@ use super::certificates;
 use super::coordinate::Coordinate;
 use super::part::{ConfigPart, NamedPart};
 use super::quota_store::QuotaStore;
-use super::servers::Servers;
+use super::servers::BackendServers;
 
 macro_rules! sections {
     ($($(#[$about:meta])* $part:ident: $Part:ty = $key:literal;)*) => {
@@ -77,7 +77,7 @@ sections! {
     kind: KindSection = "backend";
     backend: BackendSection = "backend";
     bounds: BoundsSection = "backend";
-    servers: Servers = "backend";
+    servers: BackendServers = "backend";
     backend_tls: BackendTlsFiles = "backend";
     queue: QueueSection = "queue";
     limits: LimitsSection = "limits";

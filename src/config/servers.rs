@@ -54,7 +54,7 @@ options! {
 options! {
     /// One of several servers behind one queue, instead of http in [backend]. A call is bound to a server when it
     /// leaves, not before; see docs/how-to/several-servers.md.
-    pub struct ServerSection {
+    pub struct BackendServerSection {
         /// Its name in metrics, logs and limits: its limit is "server:NAME". Over a reload and a restart a
         /// server is known by it. Required.
         name: Option<Arc<str>> = name("a").required(
@@ -78,12 +78,12 @@ options! {
 }
 
 /// How a server is chosen, and every `[[backend.server]]`.
-pub(super) struct Servers {
+pub(super) struct BackendServers {
     pub(super) pick: PickSection,
-    pub(super) list: Vec<ServerSection>,
+    pub(super) list: Vec<BackendServerSection>,
 }
 
-impl ConfigPart for Servers {
+impl ConfigPart for BackendServers {
     fn read_from(root: &Section<'_>, key: &'static str) -> Self {
         let section = root.section(key);
         Self {
@@ -106,7 +106,7 @@ impl ConfigPart for Servers {
     }
 }
 
-impl Servers {
+impl BackendServers {
     /// The first server stands for the HTTP backend wherever only one is looked at.
     pub(super) fn stand_in(&self, backend: &mut BackendSection, notes: &Notes) {
         let Some(first) = self.list.first() else {
@@ -208,7 +208,7 @@ impl Servers {
 
     /// The settings of the gate, of a config without an error.
     pub(super) fn gate(&self) -> ServerSettings {
-        let rule = |server: &ServerSection| {
+        let rule = |server: &BackendServerSection| {
             let name = server.name.required();
             ServerRule {
                 server: server_named(&name),
@@ -229,7 +229,7 @@ impl Servers {
 
     /// The settings of the forwarder, of a config without an error.
     pub(super) fn forward(&self) -> (Vec<NamedRemote>, Option<StickyBy>) {
-        let remote = |server: &ServerSection| {
+        let remote = |server: &BackendServerSection| {
             let name = server.name.required();
             let BackendTarget { address, .. } = server.http.required();
             NamedRemote {

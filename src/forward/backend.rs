@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use std::time::Duration;
 
-use tidegate_limits::call::Server;
+use tidegate_limits::call::ServerNumber;
 use tidegate_runtime::PerThread;
 use tokio::time::Instant;
 
@@ -39,7 +39,7 @@ pub(super) struct BackendHandle {
     pub(super) pool: Arc<ConnectionPool<Upstream>>,
     pub(super) destination: Destination,
     /// The server that it is, if there are several.
-    pub(super) server: Option<Server>,
+    pub(super) server: Option<ServerNumber>,
     connector: Arc<Connector>,
     tls: Option<BackendTls>,
     complaint: Arc<Complaint>,
@@ -194,7 +194,7 @@ impl CurrentBackend {
     pub(super) fn apply(
         &self,
         destination: Destination,
-        server: Option<Server>,
+        server: Option<ServerNumber>,
         remote: Option<&Remote>,
         bounds: &Bounds,
         resolve: &Arc<dyn Resolve>,

@@ -2,7 +2,7 @@
 //! Negotiate do. What comes over such a connection is answered as that user's, so it belongs to the client's own connection
 //! and ends with it.
 
-use tidegate_limits::call::Server;
+use tidegate_limits::call::ServerNumber;
 use tokio::time::Instant;
 
 use super::backend::BackendHandle;
@@ -22,7 +22,7 @@ pub(super) enum ConnectionFate {
 struct Pinned {
     upstream: Upstream,
     generation: Generation,
-    server: Option<Server>,
+    server: Option<ServerNumber>,
 }
 
 impl ConnectionFate {
@@ -40,7 +40,7 @@ impl ConnectionFate {
 }
 
 /// The server to which the client's own connection leads, if the backend has several.
-pub(super) fn server(pinned: &PinnedConnection) -> Option<Server> {
+pub(super) fn server(pinned: &PinnedConnection) -> Option<ServerNumber> {
     let connection = pinned.take()?;
     let server = connection.downcast_ref::<Pinned>()?.server;
     pinned.put(connection);

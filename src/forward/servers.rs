@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tidegate_limits::call::{Server, ServerChoice};
+use tidegate_limits::call::{ServerChoice, ServerNumber};
 
 use super::backend::{BackendHandle, CurrentBackend};
 use super::pinned;
@@ -16,7 +16,7 @@ pub struct NamedRemote {
     /// The name in metrics and logs.
     pub name: Arc<str>,
     /// The number of that name.
-    pub server: Server,
+    pub server: ServerNumber,
     /// Where it is.
     pub remote: Remote,
 }
@@ -54,7 +54,7 @@ struct ServerList {
 }
 
 struct KnownServer {
-    server: Server,
+    server: ServerNumber,
     backend: Arc<CurrentBackend>,
     /// It is no longer in the config. Calls that were bound to it before still go there, until the next reload.
     is_removed: bool,
@@ -62,7 +62,7 @@ struct KnownServer {
 
 impl Servers {
     /// The server to which a call is bound.
-    pub(super) fn pick(&self, server: Server) -> Option<Arc<BackendHandle>> {
+    pub(super) fn pick(&self, server: ServerNumber) -> Option<Arc<BackendHandle>> {
         let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let known = list.servers.iter().find(|it| it.server == server)?;
         known.backend.pick()
@@ -101,7 +101,7 @@ impl Servers {
         sticky_by: Option<&StickyBy>,
         bounds: &Bounds,
         resolve: &Arc<dyn Resolve>,
-    ) -> Vec<(Server, Generation)> {
+    ) -> Vec<(ServerNumber, Generation)> {
         let mut list = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut list.servers);
         before.retain(|it| !it.is_removed);

@@ -4,9 +4,22 @@ use std::sync::Arc;
 
 use http::header::ACCEPT_ENCODING;
 
-use crate::call::{AnswerMeter, HttpCall, Message, Reason, Refusal};
+use super::Pipeline;
+use crate::admit::Ask;
+use crate::call::{AnswerMeter, Destination, HttpCall, Message, Reason, Refusal};
 use crate::classify::Operation;
 use crate::classify::message::NamedCalls;
+
+impl Pipeline {
+    /// Finds which servers may serve a call, if the HTTP backend has several.
+    #[inline]
+    pub(super) fn choose_server(&self, ask: &mut Ask, message: &Message) {
+        if ask.destination == Destination::Http && self.forwarder.has_servers() {
+            let (caller, function) = (ask.claimed.caller.0, &ask.function);
+            ask.server = self.forwarder.server_choice(message, caller, function);
+        }
+    }
+}
 
 /// The reader of the answer to a call.
 pub(super) fn meter(

@@ -29,9 +29,9 @@ pub struct Backend(pub u8);
 
 /// A server of a backend, by a number of your choice. The same number is the same server under a later policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Server(NonZeroU16);
+pub struct ServerNumber(NonZeroU16);
 
-impl Server {
+impl ServerNumber {
     /// The highest number of a server.
     pub const MAX: u16 = 0x7fff;
 
@@ -71,7 +71,7 @@ impl ServerChoice {
 
     /// This server alone, or any if the policy does not name it.
     #[must_use]
-    pub const fn only(server: Server) -> Self {
+    pub const fn only(server: ServerNumber) -> Self {
         Self(server.get())
     }
 
@@ -83,8 +83,8 @@ impl ServerChoice {
 
     /// The only server that may serve the call; `None` if it is not named.
     #[must_use]
-    pub const fn named(self) -> Option<Server> {
-        Server::new(self.0)
+    pub const fn named(self) -> Option<ServerNumber> {
+        ServerNumber::new(self.0)
     }
 
     /// The key, with a bit that no server has.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use random::{Random, at_least, seeds};
-use tidegate_limits::call::{Backend, Server, ServerChoice};
+use tidegate_limits::call::{Backend, ServerChoice, ServerNumber};
 use tidegate_limits::policy::{LimitRule, Pick, Scope};
 use tidegate_limits::scheduler::{Outcome, Supplier, Supply};
 use tidegate_limits::{Call, Caller, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp};
@@ -29,7 +29,7 @@ const BACKEND: Backend = Backend(1);
 /// One server, as the oracle knows it.
 #[derive(Clone, Debug)]
 struct Farm {
-    server: Server,
+    server: ServerNumber,
     at_once: u32,
     /// Calls in a window, and its length.
     window: Option<(u32, u64)>,
@@ -64,7 +64,7 @@ struct Waiting {
 struct Running {
     id: usize,
     hold: Hold,
-    server: Server,
+    server: ServerNumber,
     is_sent: bool,
 }
 
@@ -85,7 +85,7 @@ struct World {
     waiting: Vec<Waiting>,
     running: Vec<Running>,
     /// When each call that was sent left, and where it went.
-    sent: Vec<(u64, usize, Option<Server>)>,
+    sent: Vec<(u64, usize, Option<ServerNumber>)>,
     wake: Option<u64>,
     /// Times at which calls waited, and those at which claims kept room.
     looks: u64,
@@ -149,7 +149,7 @@ impl Rules {
 }
 
 impl Farm {
-    fn random(random: &mut Random, server: Server) -> Self {
+    fn random(random: &mut Random, server: ServerNumber) -> Self {
         Self {
             server,
             at_once: random.between(1, 3) as u32,
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    fn any_server(&mut self) -> Server {
+    fn any_server(&mut self) -> ServerNumber {
         let place = self.random.below(self.rules.farms.len() as u64) as usize;
         self.rules.farms[place].server
     }
@@ -340,7 +340,7 @@ impl World {
     /// Servers come, go, change their places and their limits.
     fn reload(&mut self) {
         let before = self.rules.farms.len() as u64;
-        let was: Vec<Server> = self.rules.farms.iter().map(|farm| farm.server).collect();
+        let was: Vec<ServerNumber> = self.rules.farms.iter().map(|farm| farm.server).collect();
         if before > 1 && self.random.one_in(2) {
             let gone = self.random.below(before) as usize;
             self.rules.farms.remove(gone);
@@ -425,7 +425,7 @@ impl World {
     }
 
     /// The calls in a window of the servers that `counts` says, from `length` ago until now.
-    fn in_window(&self, length: u64, counts: impl Fn(usize, Option<Server>) -> bool) -> u32 {
+    fn in_window(&self, length: u64, counts: impl Fn(usize, Option<ServerNumber>) -> bool) -> u32 {
         let recent = self
             .sent
             .iter()
@@ -531,8 +531,8 @@ fn three(pick: Pick) -> Scheduler<usize> {
     Scheduler::new(rules.policy(Mistake::None))
 }
 
-fn numbered(number: u16) -> Server {
-    Server::new(number).expect("a number of a server")
+fn numbered(number: u16) -> ServerNumber {
+    ServerNumber::new(number).expect("a number of a server")
 }
 
 fn call(server: ServerChoice) -> Call {

@@ -7,7 +7,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::limit::Limit;
-use crate::call::{Backend, Class, Server, setters};
+use crate::call::{Backend, Class, ServerNumber, setters};
 
 /// The set of calls that meet a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Scope {
     /// Calls that are bound to this server of a backend. A call to the backend is bound when it leaves, to a
     /// server whose limits all have room. Until then it waits at the first [`Limit::Outstanding`] with
     /// [`Scope::Backend`], which the policy must have.
-    Server(Backend, Server),
+    Server(Backend, ServerNumber),
     /// Every call except those of these classes, which have pools beside the total.
     EveryBut(Arc<[Class]>),
 }

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::limit::Limit;
 use super::rule::{Policy, Scope};
 use super::sets::LimitId;
-use crate::call::{Backend, Server, ServerChoice};
+use crate::call::{Backend, ServerChoice, ServerNumber};
 
 /// The servers of one backend.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct ServerGroup {
 /// The limits of one server.
 #[derive(Debug)]
 pub(crate) struct ServerLimits {
-    pub(crate) server: Server,
+    pub(crate) server: ServerNumber,
     pub(crate) limits: Vec<LimitId>,
     /// The first outstanding limit: its use says how busy the server is.
     pub(crate) outstanding: Option<LimitId>,
@@ -33,7 +33,7 @@ pub(crate) struct ServerLimits {
 
 impl ServerGroup {
     /// The server to which a call is bound while it waits; `None` if any may serve it.
-    pub(crate) fn bound(&self, choice: ServerChoice) -> Option<Server> {
+    pub(crate) fn bound(&self, choice: ServerChoice) -> Option<ServerNumber> {
         let mut servers = self.servers.iter().map(|it| it.server);
         if choice == ServerChoice::ANY {
             None
@@ -47,7 +47,7 @@ impl ServerGroup {
 }
 
 /// The rank of a server for a key: evenly spread, by the finalizer of SplitMix64.
-fn rank(key: u16, server: Server) -> u64 {
+fn rank(key: u16, server: ServerNumber) -> u64 {
     let mut z = u64::from(key) << 16 | u64::from(server.get());
     z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

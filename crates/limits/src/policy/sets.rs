@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 
 use super::rule::{LimitRule, Scope};
-use crate::call::{ANY_FUNCTION, Backend, Class, Server};
+use crate::call::{ANY_FUNCTION, Backend, Class, ServerNumber};
 
 /// The index of a limit in its policy.
 pub(crate) type LimitId = u32;
@@ -37,8 +37,8 @@ pub(crate) struct LimitSets {
 struct ServedBy(u32);
 
 impl ServedBy {
-    fn new(backend: Backend, server: Option<Server>) -> Self {
-        Self(u32::from(backend.0) << 16 | u32::from(server.map_or(0, Server::get)))
+    fn new(backend: Backend, server: Option<ServerNumber>) -> Self {
+        Self(u32::from(backend.0) << 16 | u32::from(server.map_or(0, ServerNumber::get)))
     }
 
     const fn backend(self) -> Backend {
@@ -110,7 +110,7 @@ impl LimitSets {
         &self,
         function: &str,
         backend: Backend,
-        server: Option<Server>,
+        server: Option<ServerNumber>,
         class: Class,
     ) -> SetId {
         let number = |found: Result<usize, usize>| found.map_or(0, |index| index + 1);

@@ -8,7 +8,7 @@ use core::time::Duration;
 use super::bucket::Buckets;
 use super::quota::QuotaTable;
 use crate::bucket::TokenCount;
-use crate::call::{Call, Class, Server};
+use crate::call::{Call, Class, ServerNumber};
 use crate::limiter::Limiter;
 use crate::policy::{LimitId, LimitSets, Policy, ServerGroup, SetId, groups_of};
 use crate::queue::fair::WINDOW;
@@ -57,7 +57,7 @@ impl Budgets {
     }
 
     /// The set of limits that a call meets at this server.
-    pub(super) fn set_at(&self, call: &Call, server: Option<Server>) -> SetId {
+    pub(super) fn set_at(&self, call: &Call, server: Option<ServerNumber>) -> SetId {
         let (backend, class) = (call.backend, call.class);
         self.sets.find(&call.function, backend, server, class)
     }

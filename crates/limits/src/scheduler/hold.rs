@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::call::{Call, Server};
+use crate::call::{Call, ServerNumber};
 use crate::limiter::{Departures, Stake, TokenDraw};
 use crate::policy::LimitId;
 use crate::queue::Budget;
@@ -16,7 +16,7 @@ use crate::time::Timestamp;
 /// [`requeue`](crate::Scheduler::requeue); a hold that is dropped instead stays drawn for ever.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "what a hold has drawn comes back only through finish, give_back or requeue"]
-pub struct Hold(pub(super) SlabKey, pub(super) Option<Server>);
+pub struct Hold(pub(super) SlabKey, pub(super) Option<ServerNumber>);
 
 impl Hold {
     /// A number for the running call, below the most that ran at once. A call that ends leaves it to the next.
@@ -27,7 +27,7 @@ impl Hold {
 
     /// The server to which the call is bound; `None` if its backend has no limits of servers.
     #[must_use]
-    pub const fn server(&self) -> Option<Server> {
+    pub const fn server(&self) -> Option<ServerNumber> {
         self.1
     }
 }
@@ -50,7 +50,7 @@ pub(super) struct HoldState {
     pub(super) since: Timestamp,
     pub(super) call: Call,
     /// The server to which it is bound, if its backend has servers.
-    pub(super) server: Option<Server>,
+    pub(super) server: Option<ServerNumber>,
     pub(super) arrival: u64,
     /// How far it moved tags, by the weights of then.
     pub(super) service: TurnAdvance,

@@ -11,7 +11,7 @@ use super::park::Candidate;
 use super::refusal::RefusalReason;
 use super::state::Scheduler;
 use crate::bucket::Tokens;
-use crate::call::{Call, Server, ServerChoice};
+use crate::call::{Call, ServerChoice, ServerNumber};
 use crate::delay::DelayCause;
 use crate::limiter::{Departures, Stake};
 use crate::policy::{Limit, SetId, WindowStamp};
@@ -106,7 +106,7 @@ impl<T> Scheduler<T> {
         call: &Call,
         mut set: SetId,
         flow: Option<FlowId>,
-    ) -> (Vec<BudgetDraw>, TurnAdvance, Option<Server>) {
+    ) -> (Vec<BudgetDraw>, TurnAdvance, Option<ServerNumber>) {
         let mut server = None;
         if !self.budgets.groups.is_empty() {
             (set, server) = self.bind(now, call, set, flow);

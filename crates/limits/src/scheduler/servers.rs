@@ -10,7 +10,7 @@
 
 use super::budgets::Budgets;
 use super::state::Scheduler;
-use crate::call::{Call, Server, ServerChoice};
+use crate::call::{Call, ServerChoice, ServerNumber};
 use crate::limiter::LimitOpening;
 use crate::policy::{LimitId, Pick, ServerGroup, SetId};
 use crate::queue::{Budget, FlowId};
@@ -27,7 +27,7 @@ impl Budgets {
 
     /// The server to which a call is bound while it waits; `None` if any may serve it.
     #[inline]
-    pub(super) fn bound(&self, call: &Call) -> Option<Server> {
+    pub(super) fn bound(&self, call: &Call) -> Option<ServerNumber> {
         if self.groups.is_empty() {
             return None;
         }
@@ -224,7 +224,7 @@ impl Budgets {
 impl<T> Scheduler<T> {
     /// The server to which the running call at this place is bound.
     #[must_use]
-    pub fn server_at(&self, place: u32) -> Option<Server> {
+    pub fn server_at(&self, place: u32) -> Option<ServerNumber> {
         self.holds.at(place)?.server
     }
 
@@ -235,7 +235,7 @@ impl<T> Scheduler<T> {
         call: &Call,
         set: SetId,
         flow: Option<FlowId>,
-    ) -> (SetId, Option<Server>) {
+    ) -> (SetId, Option<ServerNumber>) {
         let budgets = &self.budgets;
         let Some(group) = budgets.servers_for(call) else {
             return (set, budgets.bound(call));
