@@ -45,6 +45,7 @@ pub(crate) mod loopback;
 mod meter;
 pub(crate) mod observe;
 pub mod pace;
+pub mod prefer;
 pub mod rate_limit;
 mod record;
 pub(crate) mod refusal;

@@ -11,6 +11,7 @@ mod run;
 mod sent_again;
 mod shared_call;
 mod shared_turn;
+mod standing;
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use tidegate::call::listener::ProxyProtocol;
 use tidegate::call::{
     BackendKind, Bind, Dialect, Head, Identity, Listener, LooksExceeded, Message, Origin, Peer,
     Progress, Protocol, QueueStanding, Refusal, Rejection, Reply, ReplyBody, Request, RequestBody,
-    Serve, SignsOfLife, TaskWakers, Tunnel, UserFrom,
+    Serve, SignsOfLife, TaskWakers, TicketMode, Tunnel, UserFrom,
 };
 use tidegate::protocol::forwarded_options::{ForwardedRule, ForwardedSettings};
 use tidegate::protocol::trusted::TrustedProxies;
@@ -122,6 +122,8 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
         cancel_on_eof: true,
         tls: None,
         proxy_protocol: ProxyProtocol::Off,
+        tickets: TicketMode::Off,
+        client_timeout: None,
         user_from: UserFrom::Basic,
         signs_of_life: SignsOfLife::Continue,
         signs_of_life_every: Duration::from_millis(100),

@@ -44,7 +44,7 @@ impl WaitingCall {
         }
     }
 
-    /// Whether its client has given up for a while: no one listens.
+    /// Whether the client of the call has given up for a while, so that it cannot be informed.
     pub(super) fn is_suspended(&self) -> bool {
         self.tell.as_ref().is_some_and(oneshot::Sender::is_closed)
     }

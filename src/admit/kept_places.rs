@@ -1,6 +1,6 @@
 //! The places in the queue that are kept for clients, by the digests of their calls.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use foldhash::HashMap;
 use tidegate_limits::{Ticket, Timestamp};
@@ -15,7 +15,7 @@ pub(super) struct KeptPlaces {
     /// The secret of tickets and digests, which the next process takes over.
     pub(super) secret: TicketSecret,
     places: HashMap<CallDigest, KeptPlace>,
-    ends: BTreeMap<(Timestamp, CallDigest), ()>,
+    ends: BTreeSet<(Timestamp, CallDigest)>,
     pub(super) counts: TicketCounts,
 }
 
@@ -31,6 +31,35 @@ pub(super) struct KeptPlace {
     pub(super) until: Timestamp,
     /// The id of the call that was refused; `None` if an earlier process refused it.
     pub(super) call: Option<u64>,
+}
+
+/// The fate of the place of a call that is refused before its client gives up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PlaceFate {
+    /// The place is kept.
+    Kept,
+    /// Another call of this caller, the same as this one, has a place already.
+    Taken,
+    /// The client does not wait at all.
+    GivenUp,
+    /// Another process decides, or the queue is drained.
+    NotDecided,
+}
+
+impl PlaceFate {
+    /// The reason, for the reader of the refusal.
+    pub(super) const fn detail(self) -> &'static str {
+        match self {
+            Self::Kept => "the client's time-out is near: its place is kept until it comes back",
+            Self::Taken => {
+                "the client's time-out is near, and no place is kept: the same call of its caller has one"
+            }
+            Self::GivenUp => "the client does not wait, so it has no place",
+            Self::NotDecided => {
+                "the client's time-out is near, and no place is kept, because this process is about to end"
+            }
+        }
+    }
 }
 
 /// Tickets by what became of them.
@@ -51,19 +80,19 @@ impl KeptPlaces {
         Self {
             secret,
             places: HashMap::default(),
-            ends: BTreeMap::new(),
+            ends: BTreeSet::new(),
             counts: TicketCounts::default(),
         }
     }
 
     pub(super) fn keep(&mut self, digest: CallDigest, place: KeptPlace) {
-        self.ends.insert((place.until, digest), ());
+        self.ends.insert((place.until, digest));
         self.places.insert(digest, place);
     }
 
-    /// Whether a call has a place.
-    pub(super) fn has(&self, digest: CallDigest) -> bool {
-        self.places.contains_key(&digest)
+    /// The place of a call.
+    pub(super) fn find(&self, digest: CallDigest) -> Option<&KeptPlace> {
+        self.places.get(&digest)
     }
 
     /// Takes the place of a call.
@@ -76,7 +105,7 @@ impl KeptPlaces {
     /// Forgets places whose time is over. The scheduler has ended them.
     pub(super) fn forget_lapsed(&mut self, now: Timestamp) -> Vec<CallDigest> {
         let mut lapsed = Vec::new();
-        while let Some((&(until, digest), ())) = self.ends.first_key_value()
+        while let Some(&(until, digest)) = self.ends.first()
             && until < now
         {
             self.ends.pop_first();

@@ -1,6 +1,6 @@
 //! Bounds on the looks of clients at the places of their calls, and the error of predictions lately.
 //!
-//! A look walks the queue under the lock, so all clients together have only so many looks a second.
+//! A look walks the queue under the lock, so the number of looks in a second is bounded for all clients together.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::Gate;
 use super::decision::{Lane, WaitingCall};
-use super::kept_places::{KeptPlace, TicketCounts};
+use super::kept_places::{KeptPlace, PlaceFate, TicketCounts};
 use super::lock::GateState;
 use super::observe::CallEvent;
 use super::permit::GateCall;
@@ -44,27 +44,32 @@ impl GateCall {
             let service = state.usual_service(self.lane, ticket);
             let returns = patience.comes_back_after(wait, service);
             let until = now + returns + PLACE_KEPT;
-            let is_kept = state.keep_place(self, ticket, patience, until, now);
-            let step = match is_kept {
-                true => StepKind::Suspended(until.as_nanos()),
-                false => StepKind::Left,
+            let fate = state.place_fate(patience);
+            let step = match fate {
+                PlaceFate::Kept => {
+                    state.keep_place(self, ticket, patience.digest, until, now);
+                    StepKind::Suspended(until.as_nanos())
+                }
+                PlaceFate::Taken | PlaceFate::GivenUp | PlaceFate::NotDecided => {
+                    state.kept_places.counts.taken += u64::from(fate == PlaceFate::Taken);
+                    state.note_left(self.lane, ticket);
+                    state.lanes[self.lane as usize].cancel(now, ticket);
+                    StepKind::Left
+                }
             };
+            let left = CallEvent::Ended(CallEnd::Left);
+            let would = state.observe_call(now, self.shadowed, left);
             self.record.note(|facts| {
                 facts.step(now, step);
                 facts.delays.extend(waited.delays);
+                facts.set_would(would);
             });
+            let is_kept = fate == PlaceFate::Kept;
             let ticket = is_kept.then(|| {
                 let until = clock.boot_time(until);
                 let secret = state.kept_places.secret;
                 secret.ticket(patience.digest, until).into_boxed_str()
             });
-            let detail = match (is_kept, patience.keeps_place()) {
-                (true, _) => "the client's time-out is near: its place is kept until it comes back",
-                (false, true) => {
-                    "the client's time-out is near, and no place is kept: the same call of its caller has one"
-                }
-                (false, false) => "the client does not wait, so it has no place",
-            };
             // Without a place there is nothing to come back to at once.
             let least = match is_kept {
                 true => Duration::ZERO,
@@ -74,7 +79,7 @@ impl GateCall {
                 limit: held.limit,
                 retry_after: Some(returns.max(least)),
                 ticket,
-                ..Refusal::new(Reason::ComeBack, detail)
+                ..Refusal::new(Reason::ComeBack, fate.detail())
             })
         })
     }
@@ -89,33 +94,41 @@ impl GateState {
         Duration::from_millis(usual.into())
     }
 
-    /// Keeps the place of a waiting call, or takes the call out of the queue. False if its place is not kept.
+    /// Decides whether a call keeps its place whose client is about to give up.
+    fn place_fate(&mut self, patience: &ClientPatience) -> PlaceFate {
+        let place = self.kept_places.find(patience.digest);
+        let is_taken = place.is_some_and(|place| {
+            // The scheduler may have refused the call since.
+            self.lanes[place.lane as usize].is_suspended(place.ticket)
+        });
+        if !patience.keeps_place() {
+            PlaceFate::GivenUp
+        } else if self.peer.is_some() || self.refuses_all {
+            PlaceFate::NotDecided
+        } else if is_taken {
+            PlaceFate::Taken
+        } else {
+            PlaceFate::Kept
+        }
+    }
+
+    /// Suspends a waiting call until this moment.
     fn keep_place(
         &mut self,
         call: &GateCall,
         ticket: Ticket,
-        patience: &ClientPatience,
+        digest: CallDigest,
         until: Timestamp,
         now: Timestamp,
-    ) -> bool {
-        let digest = patience.digest;
+    ) {
         self.forget_lapsed(now);
+        // One that is no longer in the queue.
+        self.forget_place(digest);
         let lane = &mut self.lanes[call.lane as usize];
         let arrived = lane.waiting_call(ticket).map(|it| it.arrived);
-        let is_taken = self.kept_places.has(digest);
-        let end = CallEvent::Ended(CallEnd::Left);
-        let is_kept = patience.keeps_place() && !is_taken;
-        if !is_kept || self.peer.is_some() || self.refuses_all {
-            self.kept_places.counts.taken += u64::from(is_taken && patience.keeps_place());
-            self.note_left(call.lane, ticket);
-            self.lanes[call.lane as usize].cancel(now, ticket);
-            let would = self.observe_call(now, call.shadowed, end);
-            call.record.note(|facts| facts.set_would(would));
-            return false;
-        }
         lane.suspend(now, ticket, until);
         let id = lane.payload_mut(ticket).map(|waiter| {
-            // No one listens any more.
+            // The client is no longer there to be informed.
             waiter.tell = Some(oneshot::channel().0);
             waiter.id
         });
@@ -127,12 +140,20 @@ impl GateState {
             until,
             call: id,
         };
-        self.note_kept(digest, &place);
+        if let Some(ledger) = &mut self.ledger {
+            ledger.keep_place(digest, &place);
+        }
         self.kept_places.keep(digest, place);
         self.kept_places.counts.given += 1;
-        let would = self.observe_call(now, call.shadowed, end);
-        call.record.note(|facts| facts.set_would(would));
-        true
+    }
+
+    /// Removes a place from what is kept. The scheduler still has it, if its time is not over.
+    fn forget_place(&mut self, digest: CallDigest) -> Option<KeptPlace> {
+        let place = self.kept_places.take(digest)?;
+        if let Some(ledger) = &mut self.ledger {
+            ledger.forget_place(digest);
+        }
+        Some(place)
     }
 
     /// Takes the place of a call that comes back, if it has one.
@@ -143,14 +164,16 @@ impl GateState {
         now: Timestamp,
     ) -> Option<KeptPlace> {
         self.forget_lapsed(now);
-        let place = self.kept_places.take(digest)?;
-        self.note_taken(digest);
+        let place = self.forget_place(digest)?;
         if place.lane != lane {
             self.lanes[place.lane as usize].cancel(now, place.ticket);
             return None;
         }
         let is_there = self.lanes[lane as usize].is_suspended(place.ticket);
-        self.kept_places.counts.used += u64::from(is_there);
+        match is_there {
+            true => self.kept_places.counts.used += 1,
+            false => self.kept_places.counts.lapsed += 1,
+        }
         is_there.then_some(place)
     }
 
@@ -162,7 +185,9 @@ impl GateState {
 
     fn forget_lapsed(&mut self, now: Timestamp) {
         for digest in self.kept_places.forget_lapsed(now) {
-            self.note_taken(digest);
+            if let Some(ledger) = &mut self.ledger {
+                ledger.forget_place(digest);
+            }
         }
     }
 
@@ -181,7 +206,7 @@ impl GateState {
             let arrived = clock.of_boot_time(place.arrived);
             let lane = Lane::of(place.limited);
             let digest = CallDigest(place.digest);
-            if until <= now || self.kept_places.has(digest) {
+            if until <= now || self.kept_places.find(digest).is_some() {
                 continue;
             }
             let call = Call::new("", arrived);
@@ -205,17 +230,5 @@ impl GateState {
             kept += 1;
         }
         kept
-    }
-
-    fn note_kept(&mut self, digest: CallDigest, place: &KeptPlace) {
-        if let Some(ledger) = &mut self.ledger {
-            ledger.keep_place(digest, place);
-        }
-    }
-
-    fn note_taken(&mut self, digest: CallDigest) {
-        if let Some(ledger) = &mut self.ledger {
-            ledger.forget_place(digest);
-        }
     }
 }

@@ -3,7 +3,6 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_runtime::Clock;
@@ -11,11 +10,7 @@ use tidegate_runtime::Clock;
 use super::Pipeline;
 use crate::admit::{Ask, Permit, QueuedCall, Waits};
 use crate::call::ticket::QUEUE_TICKET;
-use crate::call::{
-    ClientPatience, Head, Identity, LooksExceeded, Message, Progress, QueueStanding, Refusal,
-    TicketMode,
-};
-use crate::tasks::{Owner, Preference};
+use crate::call::{ClientPatience, Head, Message, Progress, Refusal, TicketMode, prefer};
 
 /// A client's wait for its turn. Most clients wait as long as it takes.
 pub(super) struct ClientTurn {
@@ -92,7 +87,10 @@ impl Pipeline {
         let rule = progress.tickets();
         let (ticket, wait) = match message {
             Message::Socket(_) => (None, None),
-            Message::Http(call) => (take_ticket(&mut call.head), asked_wait(&call.head)),
+            Message::Http(call) => (
+                take_ticket(&mut call.head),
+                prefer::wait_in(&call.head.headers),
+            ),
         };
         let caller = tidegate_callers::CallerId(ask.claimed.caller.0);
         let secret = self.gate.ticket_secret();
@@ -123,37 +121,9 @@ impl Pipeline {
     }
 }
 
-impl Pipeline {
-    /// Where a waiting call stands, for this client if it is its own.
-    pub(super) fn find_standing(
-        &self,
-        call: u64,
-        client: Option<&Identity>,
-    ) -> Result<Option<QueueStanding>, LooksExceeded> {
-        let found = self.gate.place(call)?;
-        Ok(found.and_then(|(standing, record)| {
-            let is_own = |client| {
-                let owner = record?.note(|facts| Owner::of(&facts.origin.identity));
-                Some(owner == Owner::of(client))
-            };
-            client
-                .is_none_or(|client| is_own(client) == Some(true))
-                .then_some(standing)
-        }))
-    }
-}
-
 /// Takes the ticket of a request out of its head: the backend gets none.
 fn take_ticket(head: &mut Arc<Head>) -> Option<Vec<u8>> {
     let ticket = head.headers.get_all(QUEUE_TICKET.as_str()).next()?.to_vec();
     Arc::make_mut(head).headers.remove(QUEUE_TICKET.as_str());
     Some(ticket)
-}
-
-/// The time-out that a client names: `Prefer: wait=10`.
-fn asked_wait(head: &Head) -> Option<Duration> {
-    if !Preference::is_in(&head.headers) {
-        return None;
-    }
-    Preference::wait_in(&head.headers)
 }

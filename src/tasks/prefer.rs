@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use http::header::{HeaderName, HeaderValue};
+use http::header::HeaderValue;
 
 use crate::call::Headers;
-
-static PREFER: HeaderName = HeaderName::from_static("prefer");
+use crate::call::prefer::{PREFER, items, name_and_value, seconds};
 
 /// The request of a client to hand a call over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,15 +19,6 @@ impl Preference {
     #[must_use]
     pub fn is_in(headers: &Headers) -> bool {
         headers.contains(PREFER.as_str())
-    }
-
-    /// How long the client of a request waits, if it says so with `wait`.
-    #[must_use]
-    pub fn wait_in(headers: &Headers) -> Option<Duration> {
-        let values = headers.get_all(PREFER.as_str());
-        let mut preferences = values.flat_map(items).map(name_and_value);
-        let wait = preferences.find(|(name, _)| name.eq_ignore_ascii_case(b"wait"));
-        wait.and_then(|(_, value)| seconds(value))
     }
 
     /// Removes `respond-async` and `wait` from a request's headers. The backend gets the other
@@ -67,40 +57,6 @@ impl Preference {
             wait: wait.flatten().unwrap_or_default(),
         })
     }
-}
-
-/// The parts between commas, outside quotes.
-fn items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut in_quotes = false;
-    let mut escaped = false;
-    let parts = value.split(move |&byte| {
-        let was_escaped = std::mem::take(&mut escaped);
-        match byte {
-            b'"' if !was_escaped => in_quotes = !in_quotes,
-            b'\\' if in_quotes && !was_escaped => escaped = true,
-            b',' => return !in_quotes,
-            _ => {}
-        }
-        false
-    });
-    parts.map(<[u8]>::trim_ascii)
-}
-
-/// Of `name=value; parameters`, without quotes around the value.
-fn name_and_value(preference: &[u8]) -> (&[u8], &[u8]) {
-    let head = preference.split(|&byte| byte == b';').next();
-    let mut parts = head.unwrap_or_default().splitn(2, |&byte| byte == b'=');
-    let mut part = || parts.next().unwrap_or_default().trim_ascii();
-    let (name, value) = (part(), part());
-    let bare = value.strip_prefix(b"\"");
-    let bare = bare.and_then(|value| value.strip_suffix(b"\""));
-    (name, bare.unwrap_or(value))
-}
-
-fn seconds(value: &[u8]) -> Option<Duration> {
-    let is_number = value.iter().all(u8::is_ascii_digit);
-    let number: u32 = str::from_utf8(value).ok()?.parse().ok()?;
-    is_number.then(|| Duration::from_secs(number.into()))
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ impl Busy {
         self.sidecar.listener(name).await
     }
 
-    /// A client of this listener whose call waits, as one of so many.
+    /// A client of this listener whose call waits. Then this number of calls waits.
     async fn waiting(&self, listener: &str, request: &str, calls: u64) -> Peer {
         let client = Peer::sending(self.listener(listener).await, request).await;
         reach_load(&self.sidecar, (1, calls), SOON).await;
@@ -90,7 +90,7 @@ impl Busy {
     }
 }
 
-/// The next so many heads, which must all be of this interim answer.
+/// Reads `count` heads, which must all be of this interim answer.
 async fn read_signs(client: &mut Peer, count: usize, sign: &str) {
     for _ in 0..count {
         let head = client.head().await;

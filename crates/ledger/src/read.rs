@@ -285,49 +285,56 @@ impl<'a> LedgerReader<'a> {
     }
 
     fn levels(&self, now: u64) -> Option<Vec<LevelRecord>> {
-        let live = self.live(1)?;
-        let mut levels = Vec::new();
-        for place in 0..self.layout.levels {
-            let at = self.regions.levels + place as usize * LEVEL_WORDS;
-            let record = &self.words[at..at + LEVEL_WORDS];
-            let (words, found) = (&record[..LEVEL_WORDS - 1], record[LEVEL_WORDS - 1]);
-            if found == 0 {
-                continue;
-            }
-            let tokens = f64::from_bits(words[2]);
-            if seal(RecordKind::Level, u64::from(place), words) != found || !tokens.is_finite() {
-                return None;
-            }
-            levels.push(LevelRecord {
-                key: [words[0], words[1]],
+        let (base, count) = (self.regions.levels, self.layout.levels);
+        let records = self.records::<{ LEVEL_WORDS - 1 }>(RecordKind::Level, base, count)?;
+        let levels = records.into_iter().map(|[high, low, tokens, at]| {
+            let tokens = f64::from_bits(tokens);
+            tokens.is_finite().then_some(LevelRecord {
+                key: [high, low],
                 tokens,
-                at: words[3].min(now),
-            });
-        }
-        (levels.len() as u64 == u64::from(live)).then_some(levels)
+                at: at.min(now),
+            })
+        });
+        let levels: Vec<_> = levels.collect::<Option<_>>()?;
+        (levels.len() as u64 == u64::from(self.live(1)?)).then_some(levels)
     }
 
     fn places(&self, now: u64) -> Option<Vec<PromisedPlace>> {
-        let live = self.live(2)?;
-        let mut places = Vec::new();
-        for place in 0..self.layout.places {
-            let at = self.regions.places + place as usize * PLACE_WORDS;
-            let record = &self.words[at..at + PLACE_WORDS];
-            let (words, found) = (&record[..PLACE_WORDS - 1], record[PLACE_WORDS - 1]);
+        let (base, count) = (self.regions.places, self.layout.places);
+        let records = self.records::<{ PLACE_WORDS - 1 }>(RecordKind::Place, base, count)?;
+        let places = records
+            .into_iter()
+            .map(|[high, low, arrived, until, limited]| PromisedPlace {
+                digest: [high, low],
+                arrived: arrived.min(now),
+                until,
+                limited: limited != 0,
+            });
+        let places: Vec<_> = places.collect();
+        (places.len() as u64 == u64::from(self.live(2)?)).then_some(places)
+    }
+
+    /// The records in use of a region, each of N words and their seal; `None` if a seal does not fit.
+    fn records<const N: usize>(
+        &self,
+        kind: RecordKind,
+        base: usize,
+        count: u32,
+    ) -> Option<Vec<[u64; N]>> {
+        let mut records = Vec::new();
+        for place in 0..count {
+            let at = base + place as usize * (N + 1);
+            let record = &self.words[at..=at + N];
+            let (words, found) = (record.first_chunk::<N>()?, record[N]);
             if found == 0 {
                 continue;
             }
-            if seal(RecordKind::Place, u64::from(place), words) != found {
+            if seal(kind, u64::from(place), words) != found {
                 return None;
             }
-            places.push(PromisedPlace {
-                digest: [words[0], words[1]],
-                arrived: words[2].min(now),
-                until: words[3],
-                limited: words[4] != 0,
-            });
+            records.push(*words);
         }
-        (places.len() as u64 == u64::from(live)).then_some(places)
+        Some(records)
     }
 
     /// The secret by which places are found.

@@ -250,16 +250,8 @@ impl<M: Memory> Ledger<M> {
     pub fn set_level(&mut self, place: u32, key: [u64; 2], tokens: f64, at: u64) {
         assert!(place < self.levels.most, "a place of the layout");
         let base = self.level_at(place);
-        let is_new = self.memory.load(base + LEVEL_WORDS - 1) == 0;
         let words = [key[0], key[1], tokens.to_bits(), at];
-        for (index, &word) in words.iter().enumerate() {
-            self.memory.store(base + index, word);
-        }
-        self.memory.store(
-            base + LEVEL_WORDS - 1,
-            seal(RecordKind::Level, u64::from(place), &words),
-        );
-        if is_new {
+        if self.store_record(RecordKind::Level, place, base, &words) {
             self.levels.count += 1;
             self.store_live(&self.levels);
         }
@@ -283,16 +275,8 @@ impl<M: Memory> Ledger<M> {
     pub fn promise(&mut self, place: u32, promised: &PromisedPlace) {
         assert!(place < self.places.most, "a place of the layout");
         let base = self.place_at(place);
-        let is_new = self.memory.load(base + PLACE_WORDS - 1) == 0;
         let words = promised.words();
-        for (index, &word) in words.iter().enumerate() {
-            self.memory.store(base + index, word);
-        }
-        self.memory.store(
-            base + PLACE_WORDS - 1,
-            seal(RecordKind::Place, u64::from(place), &words),
-        );
-        if is_new {
+        if self.store_record(RecordKind::Place, place, base, &words) {
             self.places.count += 1;
             self.store_live(&self.places);
         }
@@ -303,6 +287,18 @@ impl<M: Memory> Ledger<M> {
         self.memory.store(self.place_at(place) + PLACE_WORDS - 1, 0);
         self.places.count -= 1;
         self.store_live(&self.places);
+    }
+
+    /// Stores a record, and its seal last. True if there was none in this place.
+    fn store_record(&self, kind: RecordKind, place: u32, base: usize, words: &[u64]) -> bool {
+        let sealed_at = base + words.len();
+        let is_new = self.memory.load(sealed_at) == 0;
+        for (index, &word) in words.iter().enumerate() {
+            self.memory.store(base + index, word);
+        }
+        let sealed = seal(kind, u64::from(place), words);
+        self.memory.store(sealed_at, sealed);
+        is_new
     }
 
     fn place_at(&self, place: u32) -> usize {

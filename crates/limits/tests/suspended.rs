@@ -178,6 +178,17 @@ fn places_of_an_earlier_process_are_ahead_of_every_new_call_in_their_order() {
 }
 
 #[test]
+fn a_pause_does_not_keep_a_place_for_longer() {
+    let mut busy = Busy::new(policy(one_at_once(), 10, Postpone::InTurn));
+    let [first, second] = [1, 2].map(|id| busy.submit(id, of(1, at(1)).deadline(at(500))));
+    busy.suspend(2, first, 1_000);
+    busy.scheduler
+        .move_deadlines(|_, deadline| deadline + SECOND);
+    assert_eq!(busy.scheduler.deadline(first), Some(Some(at(1_000))));
+    assert_eq!(busy.scheduler.deadline(second), Some(Some(at(1_500))));
+}
+
+#[test]
 fn with_jitter_it_is_asked_when_its_client_is_back() {
     let jitter = Postpone::Jitter {
         min: SECOND,

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tidegate_message::{JsonPointer, XmlPath};
-
 use super::{BodyPlace, CALLER, Found, number_of};
 use crate::call::identity;
 use crate::call::session::{CallerNames, SessionChange, SessionChangeKind, Sessions};
@@ -52,19 +50,11 @@ impl SessionPlaces {
     /// Adds the places of a protocol to those of a body.
     pub(super) fn new(protocol: SessionProtocol, places: &mut Vec<BodyPlace>) -> Self {
         let SessionProtocol::Xapi = protocol;
-        let json = |text: &str| {
-            let pointer: JsonPointer = text.parse().expect("it is a pointer");
-            BodyPlace::Json(pointer)
-        };
-        let xml = |text: &str| {
-            let path: XmlPath = text.parse().expect("it is a path");
-            BodyPlace::Xml(path)
-        };
         let wanted = match places.first() {
             None => return Self { in_body: None },
-            Some(BodyPlace::Json(_)) => ["/method", "/params/0", "/params/3"].map(json),
+            Some(BodyPlace::Json(_)) => ["/method", "/params/0", "/params/3"].map(BodyPlace::json),
             Some(BodyPlace::Xml(_)) => {
-                ["methodName", "params/param/0/value", "params/param/3/value"].map(xml)
+                ["methodName", "params/param/0/value", "params/param/3/value"].map(BodyPlace::xml)
             }
         };
         let [method, user, originator] = wanted.map(|place| number_of(&place, places));

@@ -15,6 +15,18 @@ pub enum BodyPlace {
     Xml(XmlPath),
 }
 
+impl BodyPlace {
+    /// A place in JSON, by a pointer of our own.
+    pub(super) fn json(pointer: &str) -> Self {
+        Self::Json(pointer.parse().expect("it is a pointer"))
+    }
+
+    /// A place in XML, by a path of our own.
+    pub(super) fn xml(path: &str) -> Self {
+        Self::Xml(path.parse().expect("it is a path"))
+    }
+}
+
 /// A place in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamePlace {

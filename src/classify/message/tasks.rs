@@ -1,7 +1,5 @@
 //! Tasks in the messages of XAPI: which calls begin one, and which ask for one.
 
-use tidegate_message::{JsonPointer, XmlPath};
-
 use super::{BodyPlace, Found, number_of};
 use crate::call::job::XapiForm;
 
@@ -40,22 +38,14 @@ impl TaskPlaces {
         if !is_on {
             return None;
         }
-        let json = |text: &str| {
-            let pointer: JsonPointer = text.parse().expect("it is a pointer");
-            BodyPlace::Json(pointer)
-        };
-        let xml = |text: &str| {
-            let path: XmlPath = text.parse().expect("it is a path");
-            BodyPlace::Xml(path)
-        };
         let (form, wanted) = match places.first()? {
             BodyPlace::Json(_) => (
                 XapiForm::Json,
-                ["/method", "/params/0", "/params/1"].map(json),
+                ["/method", "/params/0", "/params/1"].map(BodyPlace::json),
             ),
             BodyPlace::Xml(_) => {
                 let wanted = ["methodName", "params/param/0/value", "params/param/1/value"];
-                (XapiForm::Xml, wanted.map(xml))
+                (XapiForm::Xml, wanted.map(BodyPlace::xml))
             }
         };
         let [method, session, task] = wanted.map(|place| number_of(&place, places));

@@ -10,7 +10,7 @@ use serde_json::json;
 use tidegate_h1::write;
 
 use super::super::dialect;
-use super::{answer, date, place};
+use super::{date, place};
 use crate::call::{Headers, HttpCall, QueueStanding, RefusalForm, ReplyHead, RequestBody};
 
 /// The type of an event stream.
@@ -100,14 +100,7 @@ pub(super) fn begin(call: Option<u64>, closes: bool, into: &mut Vec<u8>) {
     write::field(b"content-type", EVENT_STREAM, into);
     write::field(b"cache-control", b"no-store", into);
     write::field(b"date", &date::now(), into);
-    if let Some(id) = call {
-        let name = answer::CALL;
-        write::field(
-            name.as_str().as_bytes(),
-            dialect::call_id(id).as_bytes(),
-            into,
-        );
-    }
+    place::append_call(call, into);
     if closes {
         write::field(b"connection", b"close", into);
     }

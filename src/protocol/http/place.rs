@@ -8,28 +8,13 @@ use tidegate_h1::write;
 
 use super::super::dialect;
 use super::answer::{self, json as json_answer};
-use crate::call::{
-    Head, Headers, Identity, LooksExceeded, QueueStanding, ReplyBody, ReplyHead, Serve,
-};
+use crate::call::{Head, Identity, LooksExceeded, QueueStanding, ReplyBody, ReplyHead, Serve};
 
 /// The path behind which a client asks for one of its calls.
 const PATH: &str = "/v1/queue/";
 
 pub(super) const POSITION: HeaderName = HeaderName::from_static("x-queue-position");
 pub(super) const WAIT: HeaderName = HeaderName::from_static("x-queue-wait");
-
-/// Whether a request asks for its place: `Prefer: wait`, with a number of seconds or without.
-pub(super) fn is_asked_for(headers: &Headers) -> bool {
-    let mut items = headers
-        .get_all("prefer")
-        .flat_map(|value| value.split(|&byte| byte == b','));
-    items.any(|item| {
-        let name = item.split(|&byte| matches!(byte, b'=' | b';')).next();
-        name.unwrap_or_default()
-            .trim_ascii()
-            .eq_ignore_ascii_case(b"wait")
-    })
-}
 
 /// Appends the fields of a place, and the id of its call.
 pub(super) fn fields(call: Option<u64>, place: QueueStanding, into: &mut Vec<u8>) {
@@ -38,13 +23,14 @@ pub(super) fn fields(call: Option<u64>, place: QueueStanding, into: &mut Vec<u8>
     if let Some(wait) = place.wait {
         write::field(b"x-queue-wait", seconds(wait).to_string().as_bytes(), into);
     }
-    if let Some(id) = call {
-        let name = answer::CALL;
-        write::field(
-            name.as_str().as_bytes(),
-            dialect::call_id(id).as_bytes(),
-            into,
-        );
+    append_call(call, into);
+}
+
+/// Appends the field with the id of a call, if it has one.
+pub(super) fn append_call(id: Option<u64>, into: &mut Vec<u8>) {
+    if let Some(id) = id {
+        let (name, id) = (answer::CALL, dialect::call_id(id));
+        write::field(name.as_str().as_bytes(), id.as_bytes(), into);
     }
 }
 

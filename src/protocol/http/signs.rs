@@ -22,6 +22,7 @@ use super::respond::{HttpAnswer, ReplyForm};
 use super::upload::Upload;
 use crate::call::{
     HttpCall, Identity, Listener, Progress, RefusalForm, ReplyBody, Serve, Sign, SignsOfLife,
+    prefer,
 };
 
 /// The most signs of one call, unless the agent is known to read any number.
@@ -66,7 +67,7 @@ impl Signs {
         if !listener.gives_signs() || form.version != HttpVersion::Http11 {
             return None;
         }
-        let tells_place = listener.queue_status && place::is_asked_for(&call.head.headers);
+        let tells_place = listener.queue_status && prefer::has_wait(&call.head.headers);
         // A client that asks for another protocol may take any other answer for a refusal.
         let is_apart = call.head.upgrade().is_some();
         // It would take a 100 for the permission to send its body.

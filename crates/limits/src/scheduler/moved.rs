@@ -60,13 +60,15 @@ impl<T> Scheduler<T> {
         Some(self.queue.calls.get(ticket.0)?.call.deadline)
     }
 
-    /// Moves the deadlines of all waiting calls that have one. Every call keeps its turn. Linear in
+    /// Moves the deadlines of all waiting calls that have one, except suspended calls. Every call keeps its turn. Linear in
     /// the number of waiting calls, times the logarithm of it.
     pub fn move_deadlines(&mut self, mut moved: impl FnMut(&mut T, Timestamp) -> Timestamp) {
         let keys: Vec<SlabKey> = self.queue.calls.iter().map(|(key, _)| key).collect();
         for key in keys {
             let waiting = &mut self.queue.calls[key];
-            if let Some(deadline) = waiting.call.deadline {
+            if let Some(deadline) = waiting.call.deadline
+                && !waiting.is_suspended
+            {
                 let new = moved(&mut waiting.payload, deadline);
                 self.queue.set_deadline(key, Some(new));
             }

@@ -205,8 +205,8 @@ impl FairOrder {
         true
     }
 
-    /// The call that was served with this number, and whose service `counted` so much, was served `settled`: nothing, if it was
-    /// not sent after all. True if that changes these tags: they had counted it.
+    /// Corrects the tags by a call that was served with this number: its service was `counted`, and is `settled` in the end, or
+    /// nothing if the call was not sent. True if that changes these tags, because they had counted the call.
     pub(crate) fn correct(
         &mut self,
         call: &Call,

@@ -94,8 +94,8 @@ impl Parking {
         }
     }
 
-    /// A call whose service `counted` so much here was served `settled`: nothing, if it was not sent. Another flow may be first
-    /// there: [`change`](Self::change) has it looked at.
+    /// Corrects the turns here by a call whose service was `counted`, and is `settled` in the end, or nothing if the call was
+    /// not sent. Another flow may be first then: [`change`](Self::change) has it looked at.
     pub(crate) fn correct(
         &mut self,
         budget: Budget,
