@@ -262,9 +262,10 @@ impl Forwarder {
 
     /// The backend of a destination, which the call goes to.
     fn pick(&self, to: Destination, slot: &mut impl Slot) -> Result<Arc<BackendHandle>, Refusal> {
-        let backend = match slot.server() {
+        let servers = &self.shared.servers;
+        let backend = match servers.any().then(|| slot.server()).flatten() {
             None => self.shared.backends[to as usize].pick(),
-            Some(server) => self.shared.servers.pick(server),
+            Some(server) => servers.pick(server),
         };
         let backend = backend.ok_or_else(|| Refusal::no_backend(to.label()))?;
         slot.goes_to(backend.generation);

@@ -119,9 +119,10 @@ impl Gate {
         let mut would = None;
         let mut extended = None;
         let (now, submission) = self.lock.change_in(call.lane, |state, now| {
-            let (place, server) = (hold.place(), hold.server());
+            let place = hold.place();
             state.disown(call.lane, place, call.foreign);
             let lane = &mut state.lanes[call.lane as usize];
+            let server = lane.server_at(place);
             if state.refuses_all {
                 lane.give_back(now, hold);
                 state.note_run(call.lane, place, RunStep::GivenBack);

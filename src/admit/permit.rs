@@ -158,8 +158,10 @@ impl Slot for Permit {
     }
 
     fn server(&self) -> Option<ServerNumber> {
-        let (_, hold) = self.held.as_ref().expect(HELD);
-        hold.server()
+        let (call, hold) = self.held.as_ref().expect(HELD);
+        let lane = call.lane as usize;
+        call.lock
+            .look(|state, _| state.lanes[lane].server_at(hold.place()))
     }
 
     fn narrowest(&self) -> Option<u32> {
@@ -177,7 +179,7 @@ impl Slot for Permit {
             state.lanes[call.lane as usize].sent(now, hold);
             let admitted = self.admitted;
             state.observe_call(now, call.shadowed, CallEvent::Sent { admitted });
-            if let Some(server) = hold.server() {
+            if let Some(server) = state.lanes[call.lane as usize].server_at(hold.place()) {
                 name = state.server_succeeded(server, self.generation, now);
             } else if state.backends.succeeded(call.backend, self.generation) {
                 state.open(call.backend, now);

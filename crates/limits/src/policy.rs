@@ -11,4 +11,4 @@ pub use rule::{
     WhenFull,
 };
 pub(crate) use servers::{ServerGroup, groups_of};
-pub(crate) use sets::{LimitId, LimitSets, SetId};
+pub(crate) use sets::{LimitId, LimitSets, ServedBy, SetId};

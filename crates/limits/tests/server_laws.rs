@@ -390,7 +390,8 @@ impl World {
 
     /// A call leaves: every limit that it meets has room without it.
     fn runs(&mut self, id: usize, hold: Hold) -> Result<(), String> {
-        let server = hold.server().ok_or("it has no server")?;
+        let server = self.scheduler.server_at(hold.place());
+        let server = server.ok_or("it has no server")?;
         let farms = self.rules.farms.iter();
         let place = farms.clone().position(|farm| farm.server == server);
         let place = place.ok_or("it goes to a server that is not there")?;
@@ -543,7 +544,7 @@ fn call(server: ServerChoice) -> Call {
 fn run(scheduler: &mut Scheduler<usize>, now: u64) -> Vec<(u16, Hold)> {
     let mut ran = Vec::new();
     while let Step::Run { hold, .. } = scheduler.next(at(now), &mut || 0) {
-        let server = hold.server().expect("it is bound");
+        let server = scheduler.server_at(hold.place()).expect("it is bound");
         ran.push((server.get(), hold));
     }
     ran

@@ -34,10 +34,11 @@ pub(crate) struct LimitSets {
 
 /// A backend and the server of it to which a call is bound, in one number: it is looked up for each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct ServedBy(u32);
+pub(crate) struct ServedBy(u32);
 
 impl ServedBy {
-    fn new(backend: Backend, server: Option<ServerNumber>) -> Self {
+    #[inline]
+    pub(crate) fn new(backend: Backend, server: Option<ServerNumber>) -> Self {
         Self(u32::from(backend.0) << 16 | u32::from(server.map_or(0, ServerNumber::get)))
     }
 
@@ -105,14 +106,19 @@ impl LimitSets {
         }
     }
 
-    /// The set that a call of this function, backend and class meets, if it is bound to this server.
-    pub(crate) fn find(
-        &self,
-        function: &str,
-        backend: Backend,
-        server: Option<ServerNumber>,
-        class: Class,
-    ) -> SetId {
+    /// The place of a server of a backend, or of the backend if the policy does not name the server.
+    #[inline]
+    pub(crate) fn place_of(&self, backend: Backend, server: Option<ServerNumber>) -> ServedBy {
+        let place = ServedBy::new(backend, server);
+        if server.is_some() && self.backends.binary_search(&place).is_err() {
+            return ServedBy::new(backend, None);
+        }
+        place
+    }
+
+    /// The set that a call of this function and class meets at this place.
+    #[inline(always)]
+    pub(crate) fn find(&self, function: &str, place: ServedBy, class: Class) -> SetId {
         let number = |found: Result<usize, usize>| found.map_or(0, |index| index + 1);
         let function = if self.functions.is_empty() {
             0
@@ -122,12 +128,7 @@ impl LimitSets {
             let by_name = |other: &Arc<str>| by_length(other, function);
             number(self.functions.binary_search_by(by_name))
         };
-        let mut found = self.backends.binary_search(&ServedBy::new(backend, server));
-        if found.is_err() && server.is_some() {
-            // A server that the policy does not name.
-            found = self.backends.binary_search(&ServedBy::new(backend, None));
-        }
-        let backend = number(found);
+        let backend = number(self.backends.binary_search(&place));
         let class = number(self.classes.binary_search(&class));
         let set = function * (self.backends.len() + 1) + backend;
         (set * (self.classes.len() + 1) + class) as SetId
@@ -194,7 +195,7 @@ mod tests {
             rule("list", Scope::Function("list".into())),
         ]);
         let check = |function: &str, class, expected: &[LimitId]| {
-            let set = sets.find(function, Backend(0), None, Class(class));
+            let set = sets.find(function, ServedBy::new(Backend(0), None), Class(class));
             assert_eq!(**sets.limits(set), *expected);
         };
         check("list", 2, &[0, 1, 2]);
@@ -210,7 +211,7 @@ mod tests {
             rule("pool", Scope::Class(Class(1))),
         ]);
         let check = |class, expected: &[LimitId]| {
-            let set = sets.find("list", Backend(0), None, Class(class));
+            let set = sets.find("list", ServedBy::new(Backend(0), None), Class(class));
             assert_eq!(**sets.limits(set), *expected);
         };
         check(0, &[0]);
@@ -229,7 +230,7 @@ mod tests {
         ]);
         let check = |function: &str, backend, expected: &[LimitId]| {
             assert_eq!(
-                **sets.limits(sets.find(function, Backend(backend), None, Class(0))),
+                **sets.limits(sets.find(function, ServedBy::new(Backend(backend), None), Class(0))),
                 *expected
             );
         };

@@ -5,7 +5,6 @@ use super::state::Scheduler;
 use crate::call::Call;
 use crate::limiter::Departures;
 use crate::time::Timestamp;
-use crate::verdict::Verdict;
 
 impl<T> Scheduler<T> {
     /// Runs a call at once if no other call waits and all its limits have room. The result is the same as that of
@@ -30,21 +29,23 @@ impl<T> Scheduler<T> {
             return Err(call);
         }
         call.class = self.clamp(call.class);
-        let set = self.budgets.set_of(&call);
+        let mut set = self.budgets.set_of(&call);
         let limits = self.budgets.sets.limits(set).iter();
         for &limit in limits {
             if !self.budgets.limits[limit as usize].has_room(now, &call) {
                 return Err(call);
             }
         }
-        if let Some(group) = self.budgets.servers_for(&call)
-            && self.budgets.peek_servers(now, group, &call, 0, |_| 0) != Verdict::Ready
-        {
-            return Err(call);
+        let mut server = None;
+        if self.budgets.has_servers() {
+            if !self.budgets.servers_have_room(now, &call) {
+                return Err(call);
+            }
+            (set, server) = self.bind(now, &call, set, None);
         }
         self.turn_checks += 1;
         let arrival = self.count_joining();
-        let (drawn, service, server) = self.draw_limits(now, &call, set, None);
+        let (drawn, service) = self.draw_limits(now, &call, set);
         let from = drawn.iter();
         let from = from.map(|drawn| (drawn.budget(), drawn.service(service)));
         let served = self.parking.served_alone(&call, arrival, from);

@@ -6,11 +6,12 @@ use core::mem;
 use core::time::Duration;
 
 use super::bucket::Buckets;
+use super::park::SecondList;
 use super::quota::QuotaTable;
 use crate::bucket::TokenCount;
-use crate::call::{Call, Class, ServerNumber};
+use crate::call::{Call, ServerNumber};
 use crate::limiter::Limiter;
-use crate::policy::{LimitId, LimitSets, Policy, ServerGroup, SetId, groups_of};
+use crate::policy::{LimitId, LimitSets, Policy, ServedBy, ServerGroup, SetId, groups_of};
 use crate::queue::fair::WINDOW;
 use crate::queue::{Budget, BudgetSet, QueueTotals, QueuedCall};
 use crate::time::Timestamp;
@@ -45,21 +46,29 @@ impl Budgets {
         mem::replace(&mut self.limits, limits_of(policy, now))
     }
 
-    /// The class for which each limit keeps something, if it does.
-    pub(super) fn kept_for(&self) -> impl Iterator<Item = Option<Class>> {
-        self.limits.iter().map(Limiter::kept_for)
+    /// The flows that wait for each limit, but not with the others.
+    pub(super) fn second_lists(&self) -> impl Iterator<Item = Option<SecondList>> {
+        self.limits.iter().zip(0..).map(|(limiter, limit)| {
+            let any_server = || self.wait_limit_of(limit).map(SecondList::AnyServer);
+            limiter.kept_for().map(SecondList::Kept).or_else(any_server)
+        })
     }
 
     /// The set of limits that a call meets.
     #[inline]
     pub(super) fn set_of(&self, call: &Call) -> SetId {
-        self.set_at(call, self.bound(call))
+        if self.has_servers() {
+            return self.set_at(call, self.bound(call));
+        }
+        let place = ServedBy::new(call.backend, None);
+        self.sets.find(&call.function, place, call.class)
     }
 
     /// The set of limits that a call meets at this server.
+    #[inline(never)]
     pub(super) fn set_at(&self, call: &Call, server: Option<ServerNumber>) -> SetId {
-        let (backend, class) = (call.backend, call.class);
-        self.sets.find(&call.function, backend, server, class)
+        let place = self.sets.place_of(call.backend, server);
+        self.sets.find(&call.function, place, call.class)
     }
 
     /// The limits of the policy that such calls meet.
@@ -153,7 +162,7 @@ impl Budgets {
     }
 
     /// A call waits from now on.
-    #[inline]
+    #[inline(always)]
     pub(super) fn count<T>(&mut self, waiting: &QueuedCall<T>) {
         self.each_queued(&waiting.call, &waiting.meets, QueueTotals::add);
     }
@@ -164,7 +173,7 @@ impl Budgets {
         self.each_queued(&waiting.call, &waiting.meets, QueueTotals::remove);
     }
 
-    #[inline]
+    #[inline(always)]
     fn each_queued(
         &mut self,
         call: &Call,

@@ -16,19 +16,13 @@ use crate::time::Timestamp;
 /// [`requeue`](crate::Scheduler::requeue); a hold that is dropped instead stays drawn for ever.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "what a hold has drawn comes back only through finish, give_back or requeue"]
-pub struct Hold(pub(super) SlabKey, pub(super) Option<ServerNumber>);
+pub struct Hold(pub(super) SlabKey);
 
 impl Hold {
     /// A number for the running call, below the most that ran at once. A call that ends leaves it to the next.
     #[must_use]
     pub const fn place(&self) -> u32 {
         self.0.index()
-    }
-
-    /// The server to which the call is bound; `None` if its backend has no limits of servers.
-    #[must_use]
-    pub const fn server(&self) -> Option<ServerNumber> {
-        self.1
     }
 }
 

@@ -8,7 +8,7 @@ use super::park::FlowKey;
 use super::refusal::{Refusal, RefusalReason};
 use super::state::Scheduler;
 use super::waited::WaitReport;
-use crate::call::Class;
+use crate::call::{Class, ServerChoice};
 use crate::queue::{Budget, FlowId, QueuedCall, Ticket, WaitPlace};
 use crate::slab::SlabKey;
 use crate::time::{Timestamp, nanos};
@@ -96,14 +96,26 @@ impl<T> Scheduler<T> {
         let Some(waiting) = self.queue.calls.get(ticket.0) else {
             return false;
         };
+        let server = waiting.call.server;
         if waiting.call.class != class {
             let arrival = self.count_joining();
-            self.change_call(ticket.0, arrival, |budgets, waiting| {
-                waiting.call.class = class;
-                waiting.meets.set = budgets.set_of(&waiting.call);
-            });
+            self.move_to(ticket.0, arrival, class, server);
         }
         true
+    }
+
+    /// Gives a waiting call another class or choice of servers.
+    pub(super) fn move_to(
+        &mut self,
+        key: SlabKey,
+        arrival: u64,
+        class: Class,
+        server: ServerChoice,
+    ) {
+        self.change_call(key, arrival, |budgets, waiting| {
+            (waiting.call.class, waiting.call.server) = (class, server);
+            waiting.meets.set = budgets.set_of(&waiting.call);
+        });
     }
 
     /// Changes a waiting call, or what it meets, and moves it to its flow.

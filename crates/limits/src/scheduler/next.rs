@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::budgets::Budgets;
 use super::hold::Hold;
 use super::moved::Jitter;
 use super::park::Candidate;
@@ -178,7 +179,10 @@ impl<T> Scheduler<T> {
         let waiting = &self.queue.calls[candidate.key];
         if let Some(turn) = candidate.turn {
             let budget = turn.budget();
-            let verdict = self.peek_at(now, flow, waiting, budget);
+            let mut verdict = self.peek_at(now, flow, waiting, budget);
+            if self.budgets.has_servers() {
+                verdict = verdict.max(self.peek_servers_at(now, flow, waiting, budget));
+            }
             let is_barred = matches!(verdict, Verdict::NotBefore(_) | Verdict::OnChange);
             // A call that is to be refused is asked for it.
             let is_refused = match budget {
@@ -210,10 +214,36 @@ impl<T> Scheduler<T> {
     /// The verdict of everything that the head of a flow meets, and what bars it. A bucket that
     /// bars it comes first: its turn there keeps the tokens from other calls.
     fn peek(&self, now: Timestamp, flow: FlowId, waiting: &QueuedCall<T>) -> TurnCheck {
-        let mut strictest = (Verdict::Ready, None);
-        let limits = self.budgets.limits_as_bars(&waiting.meets);
-        for budget in limits.chain(waiting.meets.quotas()) {
+        if self.budgets.has_servers() {
+            return self.peek_with_servers(now, flow, waiting);
+        }
+        Self::strictest(&self.budgets, waiting, |budget| {
+            self.peek_at(now, flow, waiting, budget)
+        })
+    }
+
+    #[cold]
+    fn peek_with_servers(
+        &self,
+        now: Timestamp,
+        flow: FlowId,
+        waiting: &QueuedCall<T>,
+    ) -> TurnCheck {
+        Self::strictest(&self.budgets, waiting, |budget| {
             let verdict = self.peek_at(now, flow, waiting, budget);
+            verdict.max(self.peek_servers_at(now, flow, waiting, budget))
+        })
+    }
+
+    fn strictest(
+        budgets: &Budgets,
+        waiting: &QueuedCall<T>,
+        verdict_of: impl Fn(Budget) -> Verdict,
+    ) -> TurnCheck {
+        let mut strictest = (Verdict::Ready, None);
+        let limits = budgets.limits_as_bars(&waiting.meets);
+        for budget in limits.chain(waiting.meets.quotas()) {
+            let verdict = verdict_of(budget);
             if verdict > strictest.0 {
                 strictest = (verdict, Some(budget));
             }
@@ -221,7 +251,7 @@ impl<T> Scheduler<T> {
         if strictest.0 != Verdict::Never
             && let Some(bucket) = waiting.meets.bucket
         {
-            let verdict = self.peek_at(now, flow, waiting, Budget::Bucket(bucket));
+            let verdict = verdict_of(Budget::Bucket(bucket));
             if verdict != Verdict::Ready {
                 return TurnCheck::Barred(Budget::Bucket(bucket), verdict);
             }
@@ -242,29 +272,27 @@ impl<T> Scheduler<T> {
         budget: Budget,
     ) -> Verdict {
         let ahead = self.parking.ahead(flow, budget, now);
-        if self.budgets.has_servers() {
-            return self.peek_with_servers(now, flow, waiting, (budget, ahead));
-        }
         self.budgets.peek(now, budget, &waiting.call, ahead)
     }
 
-    #[inline(never)]
-    fn peek_with_servers(
+    /// The verdict of the servers for which the head of a flow waits at this limit.
+    #[cold]
+    fn peek_servers_at(
         &self,
         now: Timestamp,
         flow: FlowId,
         waiting: &QueuedCall<T>,
-        (budget, ahead): (Budget, u64),
+        budget: Budget,
     ) -> Verdict {
-        let call = &waiting.call;
-        let verdict = self.budgets.peek(now, budget, call, ahead);
-        if let Budget::Limit(limit) = budget
-            && let Some(group) = self.budgets.servers_at(limit, call)
-        {
-            let claimed = |limit| self.parking.ahead(flow, Budget::Limit(limit), now);
-            return verdict.max(self.budgets.peek_servers(now, group, call, ahead, claimed));
-        }
-        verdict
+        let Budget::Limit(limit) = budget else {
+            return Verdict::Ready;
+        };
+        let Some(group) = self.budgets.servers_at(limit, &waiting.call) else {
+            return Verdict::Ready;
+        };
+        let claimed = |limit| self.parking.ahead(flow, Budget::Limit(limit), now);
+        let (call, ahead) = (&waiting.call, claimed(limit));
+        self.budgets.peek_servers(now, group, call, ahead, claimed)
     }
 
     /// When a call that this bars is asked again. The reserve of its class may cover it before the

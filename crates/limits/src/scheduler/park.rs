@@ -31,6 +31,6 @@ mod service;
 mod tests;
 mod wake;
 
-pub(super) use flow::FlowKey;
+pub(super) use flow::{FlowKey, SecondList};
 pub(super) use flows::Parking;
 pub(super) use wake::Candidate;

@@ -150,12 +150,11 @@ impl<T> Scheduler<T> {
         let passed = self.parking.take_carried();
         let new = self
             .parking
-            .reload(classes, count, self.budgets.kept_for(), |new| {
+            .reload(classes, count, self.budgets.second_lists(), |new| {
                 let mut before = before.iter();
                 let old = before.position(|old| old.now == Some(new) && old.keeps_order)?;
                 Some(old as LimitId)
-            })
-            .with_wait_limits(self.budgets.wait_limits());
+            });
         let old = mem::replace(&mut self.parking, new);
         let (budgets, parking, policy) = (&mut self.budgets, &mut self.parking, &self.policy);
         budgets.clear_queued();

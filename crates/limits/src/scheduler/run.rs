@@ -11,12 +11,12 @@ use super::park::Candidate;
 use super::refusal::RefusalReason;
 use super::state::Scheduler;
 use crate::bucket::Tokens;
-use crate::call::{Call, ServerChoice, ServerNumber};
+use crate::call::{Call, ServerChoice};
 use crate::delay::DelayCause;
 use crate::limiter::{Departures, Stake};
 use crate::policy::{Limit, SetId, WindowStamp};
 use crate::queue::fair::TurnAdvance;
-use crate::queue::{Budget, BudgetSet, FlowId, QueuedCall, Ticket, WaitPlace};
+use crate::queue::{Budget, BudgetSet, QueuedCall, Ticket, WaitPlace};
 use crate::slab::SlabKey;
 use crate::time::Timestamp;
 
@@ -41,7 +41,11 @@ impl<T> Scheduler<T> {
             arrival,
             ..
         } = waiting;
-        let (mut drawn, service, server) = self.draw_limits(now, &call, meets.set, Some(flow));
+        let (mut set, mut server) = (meets.set, None);
+        if self.budgets.has_servers() {
+            (set, server) = self.bind(now, &call, set, Some(flow));
+        }
+        let (mut drawn, service) = self.draw_limits(now, &call, set);
         if let Some(bucket) = meets.bucket {
             let taken = self.budgets.buckets.all[bucket].draw(now, call.tokens);
             drawn.push(BudgetDraw::Bucket { bucket, taken });
@@ -90,27 +94,20 @@ impl<T> Scheduler<T> {
 
     /// A hold for a call that runs from now on.
     pub(super) fn hold(&mut self, held: HoldState) -> Hold {
-        let server = held.server;
-        let hold = Hold(self.holds.insert(held), server);
+        let hold = Hold(self.holds.insert(held));
         self.note(LedgerEvent::Admitted {
             place: hold.place(),
         });
         hold
     }
 
-    /// Draws a call's share of the limits of the policy, those of its server included. Also returns how far the call
-    /// moves tags, and the server.
+    /// Draws a call's share of these limits. Also returns how far the call moves tags.
     pub(super) fn draw_limits(
         &mut self,
         now: Timestamp,
         call: &Call,
-        mut set: SetId,
-        flow: Option<FlowId>,
-    ) -> (Vec<BudgetDraw>, TurnAdvance, Option<ServerNumber>) {
-        let mut server = None;
-        if !self.budgets.groups.is_empty() {
-            (set, server) = self.bind(now, call, set, flow);
-        }
+        set: SetId,
+    ) -> (Vec<BudgetDraw>, TurnAdvance) {
         let weight = self.policy.classes()[call.class.0 as usize].weight;
         let service = TurnAdvance::new(call.tokens, call.weight, weight);
         let mut drawn = self.spare.pop().unwrap_or_default();
@@ -122,7 +119,7 @@ impl<T> Scheduler<T> {
                 stake: limiter.take(now, call),
             });
         }
-        (drawn, service, server)
+        (drawn, service)
     }
 
     pub(super) fn expire(

@@ -57,13 +57,13 @@ impl Budgets {
         group.bound(call.server).is_none().then_some(group)
     }
 
-    /// Where calls wait for any server, for each limit of a server.
-    pub(super) fn wait_limits(&self) -> impl Iterator<Item = (LimitId, LimitId)> {
-        self.groups.iter().flat_map(|group| {
-            let servers = group.servers.iter();
-            let limits = servers.flat_map(|server| server.limits.iter());
-            limits.map(|&limit| (limit, group.limit))
-        })
+    /// The limit at which calls wait for any server, if this is a limit of a server.
+    pub(super) fn wait_limit_of(&self, limit: LimitId) -> Option<LimitId> {
+        let has_it = |group: &&ServerGroup| {
+            let mut servers = group.servers.iter();
+            servers.any(|server| server.limits.contains(&limit))
+        };
+        Some(self.groups.iter().find(has_it)?.limit)
     }
 
     /// The verdict of the servers on a call that any of them may serve, behind claims of `ahead` calls. `claimed`
@@ -100,6 +100,15 @@ impl Budgets {
             // There is room, and earlier calls claim it.
             _ => mildest.min(Verdict::OnChange),
         }
+    }
+
+    /// Whether a server that may serve the call has room, while no call waits.
+    #[cold]
+    pub(super) fn servers_have_room(&self, now: Timestamp, call: &Call) -> bool {
+        let verdict = |group| self.peek_servers(now, group, call, 0, |_| 0);
+        self.servers_for(call)
+            .map(verdict)
+            .is_none_or(|it| it == Verdict::Ready)
     }
 
     /// The place in the group of the server that gets a call now; `None` if none has room.
@@ -222,13 +231,15 @@ impl Budgets {
 }
 
 impl<T> Scheduler<T> {
-    /// The server to which the running call at this place is bound.
+    /// The server to which the running call at this [place](super::hold::Hold::place) is bound; `None` if its backend
+    /// has no limits of servers.
     #[must_use]
     pub fn server_at(&self, place: u32) -> Option<ServerNumber> {
         self.holds.at(place)?.server
     }
 
     /// Binds a call that leaves to a server, if its backend has any. Returns the limits that it meets there.
+    #[cold]
     pub(super) fn bind(
         &mut self,
         now: Timestamp,
@@ -295,11 +306,9 @@ impl<T> Scheduler<T> {
             && until <= now
         {
             self.bound.pop_first();
-            let arrival = self.queue.calls[key].arrival;
-            self.change_call(key, arrival, |budgets, waiting| {
-                waiting.call.server = ServerChoice::ANY;
-                waiting.meets.set = budgets.set_of(&waiting.call);
-            });
+            let waiting = &self.queue.calls[key];
+            let (arrival, class) = (waiting.arrival, waiting.call.class);
+            self.move_to(key, arrival, class, ServerChoice::ANY);
         }
     }
 }

@@ -70,8 +70,7 @@ impl<T> Scheduler<T> {
         let budgets = Budgets::new(&policy, Timestamp::ZERO);
         Self {
             queue: CallQueue::new(),
-            parking: Parking::new(classes, seed, budgets.kept_for())
-                .with_wait_limits(budgets.wait_limits()),
+            parking: Parking::new(classes, seed, budgets.second_lists()),
             budgets,
             forecast: Forecast::default(),
             holds: Slab::default(),

@@ -25,7 +25,7 @@ impl Parking {
                 first(WaitList::At(budget)),
                 "the first flow parked at {budget:?} was asked last"
             );
-            if let (Some(_), Budget::Limit(limit)) = (at.kept_for, budget) {
+            if let (Some(_), Budget::Limit(limit)) = (at.kept_for(), budget) {
                 assert_eq!(
                     at.kept.last_flow,
                     first(WaitList::Kept(limit)),

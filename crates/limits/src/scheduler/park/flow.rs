@@ -119,6 +119,15 @@ impl WaitList {
     }
 }
 
+/// Flows that wait for a limit, but not with the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum SecondList {
+    /// Those of the class for which it keeps something.
+    Kept(Class),
+    /// It is a limit of a server: those that wait for any server wait at this one.
+    AnyServer(LimitId),
+}
+
 /// The flows that wait at a limit, bucket or quota.
 #[derive(Debug, Default)]
 pub(super) struct BudgetQueue {
@@ -129,10 +138,7 @@ pub(super) struct BudgetQueue {
     pub(super) claimed: u64,
     /// For how long room was kept, over all claims that are over.
     pub(super) idle: Duration,
-    /// The class for which it keeps something.
-    pub(super) kept_for: Option<Class>,
-    /// If this is a limit of a server: the limit at which calls wait for any server.
-    pub(super) any_server: Option<LimitId>,
+    pub(super) second: Option<SecondList>,
     pub(super) all: LastCheck,
     /// The class for which it keeps something.
     pub(super) kept: LastCheck,
@@ -171,10 +177,19 @@ impl BudgetQueue {
         }
     }
 
+    /// The class for which it keeps something.
+    #[inline]
+    pub(super) const fn kept_for(&self) -> Option<Class> {
+        match self.second {
+            Some(SecondList::Kept(class)) => Some(class),
+            Some(SecondList::AnyServer(_)) | None => None,
+        }
+    }
+
     /// The flows of the order that wait at this wait list.
     #[inline]
     pub(super) fn part(&self, list: WaitList) -> ClassFilter {
-        match (self.kept_for, list) {
+        match (self.kept_for(), list) {
             (None, _) => ClassFilter::All,
             (Some(class), WaitList::Kept(_)) => ClassFilter::Only(class),
             (Some(class), WaitList::At(_)) => ClassFilter::But(class),

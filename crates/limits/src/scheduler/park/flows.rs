@@ -6,9 +6,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::time::Duration;
 
-use super::flow::{BudgetQueue, Flow, FlowKey, LastCheck, WaitList};
-use crate::call::Class;
-use crate::policy::LimitId;
+use super::flow::{BudgetQueue, Flow, FlowKey, LastCheck, SecondList, WaitList};
 use crate::queue::account::WaitAccount;
 use crate::queue::fair::{FairOrder, FlowEntry, OrderSettings};
 use crate::queue::{Budget, FlowId};
@@ -60,14 +58,14 @@ pub(crate) struct Parking {
 }
 
 impl Parking {
-    /// For this number of classes. `kept_for` returns the class with a reserve for each limit.
+    /// For this number of classes. `second` returns the second list of each limit.
     pub(crate) fn new(
         classes: usize,
         seed: u64,
-        kept_for: impl Iterator<Item = Option<Class>>,
+        second: impl Iterator<Item = Option<SecondList>>,
     ) -> Self {
-        let at_limit = |kept_for| BudgetQueue {
-            kept_for,
+        let at_limit = |second| BudgetQueue {
+            second,
             ..BudgetQueue::default()
         };
         Self {
@@ -76,20 +74,9 @@ impl Parking {
                 seed,
                 served: 0,
             },
-            limits: kept_for.map(at_limit).collect(),
+            limits: second.map(at_limit).collect(),
             ..Self::default()
         }
-    }
-
-    /// The same with these limits of servers, and where calls wait for any server.
-    pub(crate) fn with_wait_limits(
-        mut self,
-        wait_limits: impl Iterator<Item = (LimitId, LimitId)>,
-    ) -> Self {
-        for (limit, any_server) in wait_limits {
-            self.limits[limit as usize].any_server = Some(any_server);
-        }
-        self
     }
 
     /// The flow of calls like these.
@@ -173,7 +160,7 @@ impl Parking {
     pub(super) fn list_of(&self, flow: FlowId, budget: Budget) -> WaitList {
         match budget {
             Budget::Limit(limit)
-                if self.limits[limit as usize].kept_for
+                if self.limits[limit as usize].kept_for()
                     == Some(self.flows[flow as usize].key.class) =>
             {
                 WaitList::Kept(limit)

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::flow::{BudgetQueue, CarriedFlow};
+use super::flow::{BudgetQueue, CarriedFlow, SecondList};
 use super::flows::Parking;
 use crate::call::Class;
 use crate::policy::LimitId;
@@ -17,10 +17,10 @@ impl Parking {
         &mut self,
         places: &[Option<Class>],
         classes: usize,
-        kept_for: impl Iterator<Item = Option<Class>>,
+        second: impl Iterator<Item = Option<SecondList>>,
         before: impl Fn(LimitId) -> Option<LimitId>,
     ) -> Self {
-        let mut new = Self::new(classes, self.common.seed, kept_for);
+        let mut new = Self::new(classes, self.common.seed, second);
         let common = OrderSettings {
             served: self.common.served,
             ..new.common

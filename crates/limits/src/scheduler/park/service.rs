@@ -128,7 +128,7 @@ impl Parking {
         // A flow that is asked where it is parked is the first of its part.
         let is_here = self.parked_at(flow) == Some(budget);
         let is_behind = |part| at.order.is_behind(entry, part);
-        match at.kept_for {
+        match at.kept_for() {
             None => !is_here && is_behind(ClassFilter::All),
             Some(class) if class == entry.class => {
                 (!is_here && is_behind(ClassFilter::Only(class)))

@@ -2,7 +2,7 @@
 
 use core::cmp::Reverse;
 
-use super::flow::{FlowKey, WaitList};
+use super::flow::{FlowKey, SecondList, WaitList};
 use super::flows::Parking;
 use crate::policy::LimitId;
 use crate::queue::account::WaitCause;
@@ -27,34 +27,30 @@ impl Parking {
         let first = self.first(WaitList::At(budget));
         let is_first_asked = self.at(budget).is_none_or(|at| at.all.last_flow == first);
         // With a reserve, the order of the two wait lists may have changed even if neither's first flow has.
-        if !is_first_asked || self.kept_list(budget).is_some() {
+        if !is_first_asked || self.second_list(budget).is_some() {
             self.change(budget);
         }
     }
 
-    /// The wait list of the class for which a limit keeps something.
+    /// Where other flows wait for a limit.
     #[inline]
-    fn kept_list(&self, budget: Budget) -> Option<WaitList> {
-        match budget {
-            Budget::Limit(limit) => {
-                let kept_for = self.limits[limit as usize].kept_for;
-                kept_for.map(|_| WaitList::Kept(limit))
-            }
-            Budget::Bucket(_) | Budget::Quota(_) => None,
-        }
+    fn second_list(&self, budget: Budget) -> Option<WaitList> {
+        let Budget::Limit(limit) = budget else {
+            return None;
+        };
+        let second = self.limits[limit as usize].second;
+        second.map(|second| match second {
+            SecondList::Kept(_) => WaitList::Kept(limit),
+            SecondList::AnyServer(limit) => WaitList::At(Budget::Limit(limit)),
+        })
     }
 
     /// Something drew less or was given more here.
     #[inline]
     pub(crate) fn change(&mut self, budget: Budget) {
         self.mark(WaitList::At(budget));
-        if let Some(kept) = self.kept_list(budget) {
-            self.mark(kept);
-        }
-        if let Budget::Limit(limit) = budget
-            && let Some(any_server) = self.limits[limit as usize].any_server
-        {
-            self.mark(WaitList::At(Budget::Limit(any_server)));
+        if let Some(second) = self.second_list(budget) {
+            self.mark(second);
         }
     }
 
@@ -75,8 +71,7 @@ impl Parking {
     pub(crate) fn note_change(&mut self, limit: LimitId) {
         let at = &self.limits[limit as usize];
         let waits_for_a_moment = at.is_empty() || at.all.opens.is_some();
-        // Another server may open before the moment of the first.
-        if !waits_for_a_moment || at.kept_for.is_some() || at.any_server.is_some() {
+        if !waits_for_a_moment || at.second.is_some() {
             self.change(Budget::Limit(limit));
         }
     }
