@@ -263,7 +263,7 @@ impl Forwarder {
     /// The backend of a destination, which the call goes to.
     fn pick(&self, to: Destination, slot: &mut impl Slot) -> Result<Arc<BackendHandle>, Refusal> {
         let servers = &self.shared.servers;
-        let backend = match servers.any().then(|| slot.server()).flatten() {
+        let backend = match self.has_servers().then(|| slot.server()).flatten() {
             None => self.shared.backends[to as usize].pick(),
             Some(server) => servers.pick(server),
         };

@@ -128,9 +128,8 @@ impl Serve for Pipeline {
         progress: &'a Progress,
     ) -> impl Future<Output = Result<Tunnel, Refusal>> + Send + 'a {
         let mut operation = self.classifier.get().tunnel(&origin);
-        let rule = CostRule::default();
         let names = (&*operation.function, &[][..]);
-        let claim = self.claim(&origin.identity, names, operation.limited, &rule);
+        let claim = self.claim(&origin.identity, names, operation.limited, None);
         let ask = ask(&operation, &origin, &claim, Waits::Client);
         let facts = facts(origin, Dialect::Tcp, &mut operation, claim);
         let record = Record::of(facts, Arc::clone(&self.observer));
@@ -189,10 +188,9 @@ impl Pipeline {
         }
         let preference = self.preference(&mut message);
         let rule = named.as_ref().map(|it| it.cost_rule(&operation.class));
-        let rule = rule.unwrap_or_default();
         let batch = named.as_ref().map_or(&[][..], |named| named.batch());
         let names = (&*operation.function, batch);
-        let claim = self.claim(&origin.identity, names, operation.limited, &rule);
+        let claim = self.claim(&origin.identity, names, operation.limited, rule);
         let waits = match preference {
             Some(_) => Waits::NoClient,
             None => Waits::Client,
@@ -202,7 +200,7 @@ impl Pipeline {
             ask.claimed.cost = named.cost();
         }
         self.note_patience(&mut message, &mut ask, progress);
-        self.choose_server(&mut ask, &message);
+        self.choose_server(&mut ask, &message, &operation);
         let (key, observer) = if self.coalescer.is_on() && progress.patience().is_none() {
             self.read_or_write(&message, &operation)
         } else {
@@ -261,14 +259,14 @@ impl Pipeline {
         identity: &Arc<Identity>,
         names: (&str, &[Box<str>]),
         limited: bool,
-        rule: &CostRule,
+        rule: Option<CostRule>,
     ) -> Claim {
         let meets = match limited {
             true => Meets::Limits,
             false => Meets::NoLimits,
         };
-        let now = self.clock.now();
-        self.callers.claim_batch(now, identity, names, meets, rule)
+        let (now, rule) = (self.clock.now(), rule.unwrap_or_default());
+        self.callers.claim_batch(now, identity, names, meets, &rule)
     }
 
     /// Adds what is left of the rate limit that the call met, for the headers of its reply.

@@ -17,6 +17,7 @@ impl Permit {
     pub(super) fn hand_over_to(mut self, job: StartedJob) -> Instant {
         self.replied();
         let (call, hold) = self.held.as_ref().expect(HELD);
+        let server = self.server();
         let (lock, record) = (Arc::clone(&call.lock), Arc::clone(&call.record));
         let (lane, place, admitted) = (call.lane, hold.place(), self.admitted);
         let now = lock.change_in(lane, |state, now| {
@@ -32,7 +33,7 @@ impl Permit {
             });
             (facts.id, Arc::clone(&facts.function))
         });
-        if let Err(slot) = job.keep(named, Box::new(self)) {
+        if let Err(slot) = job.keep(named, server, Box::new(self)) {
             record.note(|facts| facts.rare_mut().job = None);
             slot.end(JobEnd::Done);
         }

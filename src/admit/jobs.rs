@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_ledger::JobRecord;
+use tidegate_limits::call::ServerNumber;
 use tidegate_limits::{Hold, Timestamp};
 
 use super::Gate;
@@ -26,6 +27,7 @@ pub(super) struct CarriedJobHold {
     record: JobRecord,
     call: CarriedCall,
     hold: Hold,
+    server: Option<ServerNumber>,
 }
 
 impl GateState {
@@ -54,18 +56,28 @@ impl GateState {
         call: CarriedCall,
         record: JobRecord,
     ) -> CarriedJobHold {
-        let hold = self
-            .calls()
-            .carry_call(now, call.since, call.call.clone(), call.departed);
+        let calls = self.calls();
+        let hold = calls.carry_call(now, call.since, call.call.clone(), call.departed);
+        let server = calls.server_at(hold.place());
         self.jobs.insert(hold.place(), record);
-        CarriedJobHold { record, call, hold }
+        CarriedJobHold {
+            record,
+            call,
+            hold,
+            server,
+        }
     }
 }
 
 impl CarriedJobHold {
     /// The job, for the table of jobs.
     pub(super) fn into_job(self, lock: &Arc<GateLock>, now: Timestamp) -> CarriedJob {
-        let Self { record, call, hold } = self;
+        let Self {
+            record,
+            call,
+            hold,
+            server,
+        } = self;
         let function = Arc::clone(&call.call.function);
         let origin = Origin {
             identity: Arc::new(Identity::without_names(
@@ -95,6 +107,7 @@ impl CarriedJobHold {
             function,
             lasted,
             left: most.saturating_sub(lasted),
+            server,
             slot: Box::new(Permit::adopted(
                 gate_call,
                 hold,

@@ -89,7 +89,7 @@ pub(super) async fn follow_jobs(jobs: Jobs, forwarder: Forwarder, clock: Clock) 
 
 /// Asks for the state of a job. The answer is read by its meter.
 async fn ask(jobs: Jobs, forwarder: Forwarder, clock: Clock, asked: AskedJob) {
-    let key = asked.key;
+    let (key, slot) = (asked.key, NoSlot(asked.server));
     let mut call = Box::new(HttpCall::new(asked.head, RequestBody::Whole(asked.body)));
     let meter = JobMeter::of_poll(&jobs, &asked.rule, key);
     call.meter = AnswerMeter::new(None, None, Some(meter));
@@ -105,7 +105,7 @@ async fn ask(jobs: Jobs, forwarder: Forwarder, clock: Clock, asked: AskedJob) {
     let class = Arc::clone(&name);
     let record = Record::open(origin, Dialect::Http, name, class, None, observer);
     let asking = async {
-        let sent = Message::Http(call).send(&forwarder, NoSlot, record).await;
+        let sent = Message::Http(call).send(&forwarder, slot, record).await;
         match sent {
             // Of a reply in parts, the meter reads what passes.
             Ok(Ok(mut reply)) => loop {
@@ -123,12 +123,12 @@ async fn ask(jobs: Jobs, forwarder: Forwarder, clock: Clock, asked: AskedJob) {
     }
 }
 
-/// The slot of a question, which holds nothing.
-struct NoSlot;
+/// The slot of a question to this server, which holds nothing.
+struct NoSlot(Option<ServerNumber>);
 
 impl Slot for NoSlot {
     fn server(&self) -> Option<ServerNumber> {
-        None
+        self.0
     }
 
     fn goes_to(&mut self, _: Generation) {}

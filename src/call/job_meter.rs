@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
+use tidegate_limits::call::ServerNumber;
 
 use super::job::{ANSWER_BYTES_MAX, JobAsker, JobKey, JobRule, JobState, credentials};
 use super::jobs::{JobSlot, Jobs, NewJob};
@@ -64,16 +65,18 @@ impl StartedJob {
         self.job.rule.most
     }
 
-    /// Keeps the slot of this call, with its id and its function, until the job ends.
+    /// Keeps the slot of this call, with its id and its function, until the job ends. Questions about it go to the server
+    /// of the call.
     ///
     /// # Errors
     /// The slot, if there is no room, or if the job holds one already.
     pub fn keep(
         self,
         call: (u64, Arc<str>),
+        server: Option<ServerNumber>,
         slot: Box<dyn JobSlot>,
     ) -> Result<(), Box<dyn JobSlot>> {
-        self.jobs.keep(self.job, call, slot)
+        self.jobs.keep(self.job, call, server, slot)
     }
 }
 
@@ -89,6 +92,15 @@ impl JobMeter {
     #[must_use]
     pub fn of_poll(jobs: &Jobs, rule: &Arc<JobRule>, key: JobKey) -> Box<Self> {
         Self::new(jobs, rule, JobReading::Poll(key))
+    }
+
+    /// The server of the job that a call asks about, if its backend has several.
+    #[must_use]
+    pub fn server(&self) -> Option<ServerNumber> {
+        match self.reading {
+            JobReading::Poll(key) => self.jobs.server(key),
+            JobReading::Start(_) => None,
+        }
     }
 
     fn new(jobs: &Jobs, rule: &Arc<JobRule>, reading: JobReading) -> Box<Self> {

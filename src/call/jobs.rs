@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foldhash::HashMap;
+use tidegate_limits::call::ServerNumber;
 use tidegate_runtime::lock;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -74,6 +75,8 @@ pub struct CarriedJob {
     pub lasted: Duration,
     /// How long it may still hold its slot.
     pub left: Duration,
+    /// Where it runs, if its backend has several servers.
+    pub server: Option<ServerNumber>,
     /// The slot.
     pub slot: Box<dyn JobSlot>,
 }
@@ -116,6 +119,8 @@ struct RunningJob {
     until: Instant,
     /// Latest answer about it.
     heard: Instant,
+    /// Where it runs, if its backend has several servers.
+    server: Option<ServerNumber>,
     slot: Box<dyn JobSlot>,
 }
 
@@ -161,6 +166,8 @@ pub struct AskedJob {
     pub head: Arc<Head>,
     /// The body of the request.
     pub body: Bytes,
+    /// Where the job runs, if its backend has several servers.
+    pub server: Option<ServerNumber>,
 }
 
 /// The next step of what follows jobs.
@@ -201,6 +208,7 @@ impl Jobs {
         &self,
         job: NewJob,
         (call, function): (u64, Arc<str>),
+        server: Option<ServerNumber>,
         slot: Box<dyn JobSlot>,
     ) -> Result<(), Box<dyn JobSlot>> {
         let mut table = lock(&self.0.table);
@@ -229,6 +237,7 @@ impl Jobs {
             question: job.question,
             began: now,
             heard: now,
+            server,
             slot,
         };
         table.running.insert(job.key, running);
@@ -251,6 +260,7 @@ impl Jobs {
                 began: now.checked_sub(job.lasted).unwrap_or(now),
                 until: now + job.left,
                 heard: now,
+                server: job.server,
                 slot: job.slot,
             };
             table.running.insert(job.key, running);
@@ -265,6 +275,12 @@ impl Jobs {
     pub fn find(&self, key: JobKey) -> Option<Option<Arc<JobRule>>> {
         let table = lock(&self.0.table);
         table.running.get(&key).map(|job| job.rule.clone())
+    }
+
+    /// Where a job runs, if its backend has several servers.
+    #[must_use]
+    pub fn server(&self, key: JobKey) -> Option<ServerNumber> {
+        lock(&self.0.table).running.get(&key)?.server
     }
 
     /// Whether no job is under way.
@@ -323,7 +339,7 @@ impl Jobs {
         }
         job.heard = now;
         let question = job.question.as_ref();
-        let request = question.and_then(JobQuestion::request);
+        let (request, server) = (question.and_then(JobQuestion::request), job.server);
         match request.zip(job.rule.clone()) {
             Some(((head, body), rule)) => {
                 table.counts.asked += 1;
@@ -332,6 +348,7 @@ impl Jobs {
                     rule,
                     head,
                     body,
+                    server,
                 }))
             }
             None => {

@@ -32,6 +32,7 @@ pub(super) fn check(all: &Sections, known_functions: &[&str], notes: &Notes) {
     backend::check(all, notes);
     let limits = &all.limits;
     let outstanding = limits.outstanding.meant().copied().and_then(unless_off);
+    let outstanding = outstanding.map(|most| (most, limits.outstanding.mark.given));
     let has_window = limits.window.meant().map(|window| !window.is_zero());
     all.servers.check(outstanding, has_window, notes);
     listeners::check(all, notes);

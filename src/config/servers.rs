@@ -1,5 +1,6 @@
 //! `[[backend.server]]`: the servers of the HTTP backend, each with limits of its own, and how one is chosen.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,9 +123,14 @@ impl BackendServers {
         backend.http.mark.muted = true;
     }
 
-    /// Notes what cannot be. `outstanding` is the limit on calls at once above all servers, if it is known, and
-    /// `has_window` whether there is a window.
-    pub(super) fn check(&self, outstanding: Option<u32>, has_window: Option<bool>, notes: &Notes) {
+    /// Notes what cannot be. `outstanding` is the limit on calls at once above all servers, if there is one, and whether
+    /// the config gives it; `has_window` is whether there is a window.
+    pub(super) fn check(
+        &self,
+        outstanding: Option<(u32, bool)>,
+        has_window: Option<bool>,
+        notes: &Notes,
+    ) {
         let (mut names, mut addresses, mut numbers) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for server in &self.list {
@@ -155,10 +161,11 @@ impl BackendServers {
                 notes.error(&server.per_window, cause, "give window a length");
             }
         }
-        self.check_pick(outstanding, notes);
+        self.check_pick(notes);
+        self.check_sum(outstanding, notes);
     }
 
-    fn check_pick(&self, outstanding: Option<u32>, notes: &Notes) {
+    fn check_pick(&self, notes: &Notes) {
         let pick = &self.pick;
         if self.list.is_empty() {
             for mark in [
@@ -190,20 +197,34 @@ impl BackendServers {
                 "leave it out, or write pick = \"sticky\"",
             );
         }
+    }
+
+    /// Notes a limit above all servers that never holds a call, and a default that keeps servers from all they take.
+    fn check_sum(&self, outstanding: Option<(u32, bool)>, notes: &Notes) {
         let each = self
             .list
             .iter()
             .map(|server| server.outstanding.said().copied());
-        if let (Some(sum), Some(total), Some(first)) =
+        let (Some(sum), Some((total, is_given)), Some(first)) =
             (each.sum::<Option<u32>>(), outstanding, self.list.first())
-            && total > sum
-        {
-            let cause = format!(
-                "the servers take {sum} calls at once together, and outstanding in [limits] is {total}"
-            );
-            let cure = "it never holds a call; leave it so if only the servers' limits are meant";
-            notes.warn(&first.outstanding, cause, cure);
-        }
+        else {
+            return;
+        };
+        let of = match is_given {
+            true => format!("outstanding in [limits] is {total}"),
+            false => format!("outstanding in [limits] is {total} unless it is given"),
+        };
+        let cause = format!("the servers take {sum} calls at once together, and {of}");
+        let cure = match (total.cmp(&sum), is_given) {
+            (Ordering::Greater, _) => {
+                "it never holds a call; leave it so if only the servers' limits are meant"
+            }
+            (Ordering::Less, false) => {
+                "write outstanding = 0 in [limits] if only the servers' limits are meant, or the number that all bear"
+            }
+            _ => return,
+        };
+        notes.warn(&first.outstanding, cause, cure);
     }
 
     /// The settings of the gate, of a config without an error.

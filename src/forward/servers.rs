@@ -1,7 +1,6 @@
 //! The servers of the HTTP backend. Each is a backend of its own, with its address, pool and generation.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidegate_limits::call::{ServerChoice, ServerNumber};
@@ -46,11 +45,7 @@ impl fmt::Display for StickyBy {
 
 /// The servers in force.
 #[derive(Default)]
-pub(super) struct Servers {
-    list: RwLock<ServerList>,
-    /// Whether there are any, so that calls of a single backend take no lock.
-    any: AtomicBool,
-}
+pub(super) struct Servers(RwLock<ServerList>);
 
 #[derive(Default)]
 struct ServerList {
@@ -66,16 +61,17 @@ struct KnownServer {
 }
 
 impl Servers {
-    /// Whether the HTTP backend has several servers, or had until the last reload.
-    pub(super) fn any(&self) -> bool {
-        self.any.load(Ordering::Acquire)
-    }
-
     /// The server to which a call is bound.
     pub(super) fn pick(&self, server: ServerNumber) -> Option<Arc<BackendHandle>> {
-        let list = self.list.read().unwrap_or_else(PoisonError::into_inner);
+        let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let known = list.servers.iter().find(|it| it.server == server)?;
         known.backend.pick()
+    }
+
+    /// Whether there is none, and none was removed by the last reload.
+    pub(super) fn is_empty(&self) -> bool {
+        let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        list.servers.is_empty()
     }
 
     /// The servers that may serve a call of this caller and function.
@@ -83,10 +79,7 @@ impl Servers {
         let Message::Http(call) = message else {
             return ServerChoice::ANY;
         };
-        if !self.any() {
-            return ServerChoice::ANY;
-        }
-        let list = self.list.read().unwrap_or_else(PoisonError::into_inner);
+        let list = self.0.read().unwrap_or_else(PoisonError::into_inner);
         // Its connection is logged in there.
         let pinned = call.pinned.as_ref().and_then(pinned::server);
         if let Some(server) = pinned {
@@ -112,7 +105,7 @@ impl Servers {
         bounds: &Bounds,
         resolve: &Arc<dyn Resolve>,
     ) -> Vec<(ServerNumber, Generation)> {
-        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut list.servers);
         before.retain(|it| !it.is_removed);
         let mut moved = Vec::new();
@@ -137,7 +130,6 @@ impl Servers {
         });
         list.servers.extend(removed);
         list.sticky_by = sticky_by.cloned();
-        self.any.store(!list.servers.is_empty(), Ordering::Release);
         moved
     }
 }

@@ -39,8 +39,6 @@ impl Forwarder {
         let shared = &*self.shared;
         let retry_reads = settings.retry_reads;
         shared.retry_reads.store(retry_reads, Ordering::Relaxed);
-        let has_servers = !settings.servers.is_empty();
-        shared.has_servers.store(has_servers, Ordering::Relaxed);
         let remotes = [&settings.socket, &settings.http, &settings.tcp];
         let destinations = Destination::BACKENDS.into_iter().zip(&shared.backends);
         let (bounds, resolve) = (&settings.bounds, &shared.resolve);
@@ -52,13 +50,15 @@ impl Forwarder {
         let sticky_by = settings.sticky_by.as_ref();
         let servers = &settings.servers;
         let servers = shared.servers.apply(servers, sticky_by, bounds, resolve);
+        let has_servers = !shared.servers.is_empty();
+        shared.has_servers.store(has_servers, Ordering::Relaxed);
         let servers = servers
             .into_iter()
             .map(|(server, new)| (Destination::Http, Some(server), new));
         moved.chain(servers).collect()
     }
 
-    /// Whether the HTTP backend has several servers.
+    /// Whether the HTTP backend has several servers, or had until the last reload.
     #[inline]
     #[must_use]
     pub fn has_servers(&self) -> bool {

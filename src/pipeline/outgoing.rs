@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::header::ACCEPT_ENCODING;
+use tidegate_limits::call::ServerChoice;
 
 use super::Pipeline;
 use crate::admit::Ask;
@@ -13,10 +14,12 @@ use crate::classify::message::NamedCalls;
 impl Pipeline {
     /// Finds which servers may serve a call, if the HTTP backend has several.
     #[inline]
-    pub(super) fn choose_server(&self, ask: &mut Ask, message: &Message) {
+    pub(super) fn choose_server(&self, ask: &mut Ask, message: &Message, operation: &Operation) {
         if ask.destination == Destination::Http && self.forwarder.has_servers() {
+            let of_job = operation.job.as_ref().and_then(|job| job.server());
             let (caller, function) = (ask.claimed.caller.0, &ask.function);
-            ask.server = self.forwarder.server_choice(message, caller, function);
+            let any = || self.forwarder.server_choice(message, caller, function);
+            ask.server = of_job.map_or_else(any, ServerChoice::only);
         }
     }
 }

@@ -49,11 +49,16 @@ impl Pipeline {
         let second = record.sent_again();
         let (identity, rule) = record.note(|facts| {
             let rule = facts.claim.as_ref().map(Claim::rule_again);
-            (Arc::clone(&facts.origin.identity), rule.unwrap_or_default())
+            (Arc::clone(&facts.origin.identity), rule)
         });
-        let claim = self.claim(&identity, (&ask.function, &[]), ask.limited, &rule);
+        let claim = self.claim(&identity, (&ask.function, &[]), ask.limited, rule);
         let claimed = Claimed::of(&claim);
-        let ask = Ask { claimed, ..ask };
+        let server = ask.server.without_key();
+        let ask = Ask {
+            claimed,
+            server,
+            ..ask
+        };
         second.note(|facts| facts.claim = Some(claim));
         clients.wait();
         let permit = match admitted(self.gate.ask(ask, &second), clients).await {

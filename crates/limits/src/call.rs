@@ -81,6 +81,15 @@ impl ServerChoice {
         self.0 & Self::STICKY != 0
     }
 
+    /// The same without a key: any server may serve the call, unless one is named.
+    #[must_use]
+    pub const fn without_key(self) -> Self {
+        match self.is_sticky() {
+            true => Self::ANY,
+            false => self,
+        }
+    }
+
     /// The only server that may serve the call; `None` if it is not named.
     #[must_use]
     pub const fn named(self) -> Option<ServerNumber> {

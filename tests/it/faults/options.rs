@@ -298,6 +298,41 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "[limits]\nledger_lost = \"assume_full\"\n",
     ),
     (
+        "backend.server.name",
+        "http = \"http://§[queue]",
+        "# http = \"http://§[[backend.server]]\nname = \"a\"\nhttp = \"http://127.0.0.9:1\"\n[queue]",
+    ),
+    (
+        "backend.server.http",
+        "http = \"http://§[queue]",
+        "# http = \"http://§[[backend.server]]\nname = \"a\"\nhttp = \"http://127.0.0.9:1\"\n[queue]",
+    ),
+    (
+        "backend.server.outstanding",
+        "http = \"http://§[queue]",
+        "# http = \"http://§[[backend.server]]\nname = \"a\"\nhttp = \"http://127.0.0.9:1\"\noutstanding = 3\n[queue]",
+    ),
+    (
+        "backend.server.per_window",
+        "http = \"http://§[queue]",
+        "# http = \"http://§[[backend.server]]\nname = \"a\"\nhttp = \"http://127.0.0.9:1\"\nper_window = 3\n[queue]",
+    ),
+    (
+        "backend.pick",
+        "http = \"http://§[queue]",
+        "# http = \"http://§pick = \"first\"\n[[backend.server]]\nname = \"a\"\nhttp = \"http://127.0.0.9:1\"\n[queue]",
+    ),
+    (
+        "backend.sticky_by",
+        "http = \"http://§[queue]",
+        "# http = \"http://§pick = \"sticky\"\nsticky_by = \"caller\"\n[[backend.server]]\nname = \"a\"\nhttp = \"http://127.0.0.9:1\"\n[queue]",
+    ),
+    (
+        "backend.sticky_wait",
+        "http = \"http://§[queue]",
+        "# http = \"http://§sticky_wait = \"77s\"\n[[backend.server]]\nname = \"a\"\nhttp = \"http://127.0.0.9:1\"\n[queue]",
+    ),
+    (
         "backend.on_client_left",
         "[backend]\n",
         "[backend]\non_client_left = \"close\"\n",

@@ -11,7 +11,7 @@ use super::park::Candidate;
 use super::refusal::RefusalReason;
 use super::state::Scheduler;
 use crate::bucket::Tokens;
-use crate::call::{Call, ServerChoice};
+use crate::call::Call;
 use crate::delay::DelayCause;
 use crate::limiter::{Departures, Stake};
 use crate::policy::{Limit, SetId, WindowStamp};
@@ -336,10 +336,8 @@ impl<T> Scheduler<T> {
         } = held;
         self.spare(drawn);
         call.class = self.clamp(call.class);
-        if call.server.is_sticky() {
-            // Its server did not take it.
-            call.server = ServerChoice::ANY;
-        }
+        // Its server did not take it.
+        call.server = call.server.without_key();
         let named = call.quotas.clone().unwrap_or_default();
         let meets = BudgetSet {
             set: self.budgets.set_of(&call),
