@@ -56,7 +56,8 @@ impl ServerRule {
     }
 
     /// The name of its limit per window.
-    pub(super) fn window(&self) -> String {
+    #[must_use]
+    pub fn window(&self) -> String {
         format!("server:{}:window", self.name)
     }
 

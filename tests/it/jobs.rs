@@ -395,6 +395,66 @@ async fn a_poll_waits_for_no_slot_that_a_job_holds() {
     reach_load(&sidecar, (0, 0), Duration::from_secs(5)).await;
 }
 
+#[tokio::test]
+async fn polls_and_questions_about_a_job_go_to_its_server() {
+    let both = [Manager::start().await, Manager::start().await];
+    both[1].state.lock().expect("sound").clones = 100;
+    let servers = both.each_ref().map(|manager| {
+        let addr = manager.backend.addr;
+        let name = addr.port();
+        format!(
+            "[[backend.server]]\nname = \"{name}\"\nhttp = \"http://{addr}\"\noutstanding = 9\n"
+        )
+    });
+    let single = format!("http = \"http://{}\"\n", both[0].backend.addr);
+    let config = |asks: &str| {
+        let config = both[0].config(PROXMOX, asks);
+        let config = config.replace("outstanding_max = 1", "outstanding_max = 2");
+        config.replace(&single, &servers.concat())
+    };
+    let dir = Arc::new(tempfile::tempdir().expect("a folder"));
+    let start = async |config: &str| {
+        Sidecar::start_in(Arc::clone(&dir), config, |it| Command::new(it)).await
+    };
+    let sidecar = start(&config(SILENT)).await;
+    let addr = sidecar.listener("test").await;
+    for _ in &both {
+        assert_eq!(clone(addr, "clone").await.status(), 200);
+    }
+    let running = async |addr| {
+        for number in [1, 101, 101, 1, 1, 101] {
+            assert!(poll(addr, number).await.answer.body.contains("running"));
+        }
+    };
+    running(addr).await;
+    // The next process knows it from the ledger.
+    sidecar.signal("KILL");
+    sidecar.exited().await;
+    let sidecar = start(&config(SILENT)).await;
+    let addr = sidecar.listener("test").await;
+    running(addr).await;
+    for (manager, number) in both.iter().zip([1, 101]) {
+        let questions = manager.state.lock().expect("sound").questions.clone();
+        assert_eq!(questions.len(), 6);
+        assert!(questions.iter().all(|it| it.contains(&upid(number))));
+        manager.end(number);
+        assert!(poll(addr, number).await.answer.body.contains("stopped"));
+    }
+    reach_load(&sidecar, (0, 0), PATIENCE).await;
+    // And so does this one when it asks itself.
+    sidecar.reload(&config(SOON)).await;
+    for _ in &both {
+        assert_eq!(clone(addr, "clone").await.status(), 200);
+    }
+    for (manager, number) in both.iter().zip([2, 102]) {
+        manager.is_asked(9).await;
+        let questions = manager.state.lock().expect("sound").questions.clone();
+        assert!(questions[7..].iter().all(|it| it.contains(&upid(number))));
+        manager.end(number);
+    }
+    reach_load(&sidecar, (0, 0), PATIENCE).await;
+}
+
 /// A job whose process ends holds its slot in the next one, until a poll of a client.
 async fn a_job_over_the_end_of_its_process(signal: &str) {
     let manager = Manager::start().await;

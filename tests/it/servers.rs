@@ -4,10 +4,12 @@
 mod farm;
 mod table;
 
+use std::io::Cursor;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tidegate_lab::audit::{self, Assumptions, AuditVerdict, Log};
 use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -65,16 +67,54 @@ async fn calls(addr: SocketAddr, count: usize, header: &str) -> Vec<Option<u16>>
     clients.join_all().await
 }
 
+/// The verdict of `tidegate audit` on a limit of these servers.
+fn audited(sidecar: &Sidecar, servers: &[&str], most: u32) -> AuditVerdict {
+    let limits = servers.iter().map(|server| {
+        let limit = format!("server:{server}={most}");
+        limit.parse().expect("a limit")
+    });
+    let lines = Cursor::new(sidecar.log().lines().join("\n"));
+    let log = Log::new("access".to_owned(), lines).expect("it is read");
+    let assumptions = Assumptions {
+        clock_error: Duration::from_millis(10),
+        reorder: 1_000_000,
+        ignore_missing: true,
+    };
+    let report = audit::audit(vec![log], limits.collect(), &assumptions);
+    report.expect("one sidecar").verdict
+}
+
 async fn now(sidecar: &Sidecar) -> serde_json::Value {
     let (_, body) = get(sidecar.admin, "/v1/now").await;
     serde_json::from_str(&body).expect("JSON")
 }
 
-/// How much of a limit is used, as `/v1/now` shows it.
-fn used(now: &serde_json::Value, limit: &str) -> f64 {
+/// A number of a limit, as `/v1/now` shows it.
+fn of_limit(now: &serde_json::Value, limit: &str, number: &str) -> f64 {
     let limits = now["limits"].as_array().expect("a list");
     let found = limits.iter().find(|it| it["name"] == limit);
-    found.map_or(0.0, |it| it["used"].as_f64().expect("a number"))
+    found.map_or(0.0, |it| it[number].as_f64().expect("a number"))
+}
+
+/// Waits until a server is up, or down for as long, as `/v1/now` shows it.
+async fn until_server(sidecar: &Sidecar, name: &str, is_up: bool, lasts: Duration) {
+    let shown = async {
+        loop {
+            let now = now(sidecar).await;
+            let backends = now["backends"].as_array().expect("a list");
+            let server = backends.iter().find(|it| it["server"] == name);
+            let server = server.expect("it is shown");
+            let since = server["since_unix_ms"].as_u64().expect("a number");
+            let by_now = SystemTime::now().duration_since(UNIX_EPOCH);
+            let by_now = by_now.expect("after 1970").as_millis() as u64;
+            if server["up"] == is_up && by_now >= since + lasts.as_millis() as u64 {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let shown = tokio::time::timeout(PATIENCE, shown).await;
+    shown.unwrap_or_else(|_| panic!("{name} is not up: {is_up}"));
 }
 
 #[tokio::test]
@@ -91,9 +131,12 @@ async fn one_server_of_three_dies_and_returns_twenty_times_and_costs_the_calls_t
     // Those that were there, also in its backlog.
     assert!(seen.failed <= u64::from(AT_ONCE) * 20, "{seen:?}");
     // The table has the figure of a quiet machine, with longer calls.
-    assert!(seen.used >= 0.7, "{seen:?}");
-    let lines = sidecar.log().lines();
-    assert!(lines.iter().any(|line| line.contains("\"server\":\"a\"")));
+    assert!(seen.used >= 0.8, "{seen:?}");
+    // A limit that is too small is the control.
+    for (most, expected) in [(AT_ONCE, false), (AT_ONCE - 1, true)] {
+        let verdict = audited(&sidecar, &["a", "b", "c"], most);
+        assert_eq!(verdict == AuditVerdict::Exceeded, expected, "{most}");
+    }
     let up = sidecar.get("/metrics").await.1;
     for (name, _, _) in each {
         let metric = format!("tidegate_server_up{{server=\"{name}\"}}");
@@ -125,6 +168,35 @@ async fn while_all_servers_are_down_the_queue_holds_and_it_goes_on_when_one_is_b
     let back = server(Some(second), MS).await;
     assert_eq!(waiting.await.expect("no panic"), [Some(200); 5]);
     assert_eq!(back.report().answered, 5);
+}
+
+#[tokio::test]
+async fn the_limits_of_a_server_that_is_back_grow_from_a_tenth_to_full() {
+    let (a, later) = (server(None, MS).await, closed_port());
+    let each = [
+        ("a", a.http_addr(), "outstanding = 20"),
+        ("b", later, "outstanding = 20\nper_window = 1000"),
+    ];
+    let backend = servers("ramp = \"2s\"\npick = \"least\"", &each);
+    let sidecar = Sidecar::start(&unshared(&backend)).await;
+    let addr = sidecar.listener("test").await;
+    // Calls find that it is down, and go to the other one.
+    assert_eq!(calls(addr, 4, "").await, [Some(200); 4]);
+    until_server(&sidecar, "b", false, Duration::from_millis(1100)).await;
+    let back = server(Some(later), MS).await;
+    while back.report().answered == 0 {
+        assert_eq!(calls(addr, 1, "").await, [Some(200)]);
+    }
+    until_server(&sidecar, "b", true, Duration::ZERO).await;
+    let first = now(&sidecar).await;
+    for (limit, full) in [("server:b", 20.0), ("server:b:window", 1000.0)] {
+        let allowed = of_limit(&first, limit, "allowed");
+        assert!((full / 10.0..full).contains(&allowed), "{limit}: {first}");
+    }
+    assert_eq!(of_limit(&first, "server:a", "allowed"), 20.0);
+    until_server(&sidecar, "b", true, Duration::from_millis(2100)).await;
+    let full = now(&sidecar).await;
+    assert_eq!(of_limit(&full, "server:b", "allowed"), 20.0, "{full}");
 }
 
 #[tokio::test]
@@ -201,8 +273,8 @@ async fn the_next_process_holds_the_calls_of_each_server() {
     first.exited().await;
     let next = Sidecar::start_in(dir, &config, |it| Command::new(it)).await;
     let now = now(&next).await;
-    assert_eq!(used(&now, "server:a"), 1.0, "{now}");
-    assert_eq!(used(&now, "server:b"), 3.0, "{now}");
+    assert_eq!(of_limit(&now, "server:a", "used"), 1.0, "{now}");
+    assert_eq!(of_limit(&now, "server:b", "used"), 3.0, "{now}");
 }
 
 #[test]
@@ -234,6 +306,12 @@ fn mistakes_about_servers_are_named() {
         "is one address here, and several",
     );
     check("pick = \"sticky\"", &[a, b], "has no key");
+    let (most, some) = ("outstanding = 8", "outstanding = 4");
+    check(
+        "",
+        &[("a", address(1), most), ("b", address(2), some)],
+        "together, and outstanding in [limits] is 10 unless it is given",
+    );
     check(
         "sticky_by = \"caller\"",
         &[a, b],

@@ -32,28 +32,11 @@ impl Connections {
         self.logged_in.lock().expect("no test panics with it").len()
     }
 
-    /// Waits until no login is left, for a second at most.
-    async fn all_log_out(&self) {
-        let left = until(|| self.logged_in() == 0, String::new);
-        let ended = tokio::time::timeout(Duration::from_secs(1), left).await;
-        assert!(ended.is_ok(), "{} logins are left", self.logged_in());
-    }
-}
-
-/// A backend that authenticates connections, and the sidecar before it.
-struct Stage {
-    connections: Connections,
-    _backend: Scripted,
-    sidecar: Sidecar,
-    addr: SocketAddr,
-}
-
-impl Stage {
-    async fn start(scheme: &'static str) -> Self {
-        let connections = Connections::default();
-        let seen = connections.clone();
-        let backend = Scripted::start(move |number, stream| {
-            let seen = seen.clone();
+    /// A backend whose connections have numbers from this one on.
+    async fn backend(&self, scheme: &'static str, first: usize) -> Scripted {
+        let seen = self.clone();
+        Scripted::start(move |number, stream| {
+            let (seen, number) = (seen.clone(), first + number);
             async move {
                 seen.opened.fetch_add(1, Ordering::SeqCst);
                 let open = seen.open.fetch_add(1, Ordering::SeqCst) + 1;
@@ -65,14 +48,46 @@ impl Stage {
                 seen.open.fetch_sub(1, Ordering::SeqCst);
             }
         })
-        .await;
+        .await
+    }
+
+    /// Waits until no login is left, for a second at most.
+    async fn all_log_out(&self) {
+        let left = until(|| self.logged_in() == 0, String::new);
+        let ended = tokio::time::timeout(Duration::from_secs(1), left).await;
+        assert!(ended.is_ok(), "{} logins are left", self.logged_in());
+    }
+}
+
+/// A backend that authenticates connections, and the sidecar before it.
+struct Stage {
+    connections: Connections,
+    _backends: Vec<Scripted>,
+    sidecar: Sidecar,
+    addr: SocketAddr,
+}
+
+impl Stage {
+    async fn start(scheme: &'static str) -> Self {
+        let connections = Connections::default();
+        let backend = connections.backend(scheme, 0).await;
+        Self::before(connections, vec![backend], |config| config).await
+    }
+
+    /// Before these backends. A config with the first of them is changed first.
+    async fn before(
+        connections: Connections,
+        backends: Vec<Scripted>,
+        change: impl FnOnce(String) -> String,
+    ) -> Self {
         // So no connection ends by itself.
         let lines = "pool_idle_timeout = \"1h\"";
-        let sidecar = Sidecar::start(&service(backend.addr, lines, "")).await;
+        let config = change(service(backends[0].addr, lines, ""));
+        let sidecar = Sidecar::start(&config).await;
         let addr = sidecar.listener("test").await;
         Self {
             connections,
-            _backend: backend,
+            _backends: backends,
             sidecar,
             addr,
         }
@@ -171,6 +186,42 @@ async fn a_login_of_a_connection_is_of_its_client_alone() {
         }
         assert_eq!(numbers.len(), 1, "{scheme}: {numbers:?}");
     }
+}
+
+#[tokio::test]
+async fn with_several_servers_a_login_stays_at_its_server() {
+    let connections = Connections::default();
+    let backends = [
+        connections.backend("NTLM", 0).await,
+        connections.backend("NTLM", 1000).await,
+    ];
+    let servers = backends.each_ref().map(|it| {
+        let addr = it.addr;
+        format!(
+            "[[backend.server]]\nname = \"{}\"\nhttp = \"http://{addr}\"\n",
+            addr.port()
+        )
+    });
+    let single = format!("http = \"http://{}\"\n", backends[0].addr);
+    let stage = Stage::before(connections, backends.into(), |config| {
+        let config = config.replace(&single, "");
+        config.replace("[admin]", &format!("{}[admin]", servers.concat()))
+    });
+    let stage = stage.await;
+    let mut clients = Vec::new();
+    for user in ["A", "B", "C", "D"] {
+        clients.push((stage.login("NTLM", user).await, user));
+        // A call of another client: the next one goes to the other server.
+        Peer::ask(stage.addr, get("/data", ""))
+            .await
+            .is(401, "who are you?");
+    }
+    for (client, user) in &mut clients {
+        ask(client, "").await.is(200, &format!("data of {user}"));
+    }
+    let logged_in = stage.connections.logged_in.lock().expect("sound").clone();
+    let of_second = logged_in.iter().filter(|&&number| number >= 1000).count();
+    assert!((1..=3).contains(&of_second), "{logged_in:?}");
 }
 
 #[tokio::test]

@@ -57,7 +57,7 @@ pub struct AuditArguments {
     #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Audit this limit over all sidecars together, such as total=30/1s, guest_list=10/1s:fixed,
-    /// class:polling=5/1s, rate_limit:nova=100/1s or outstanding=10
+    /// class:polling=5/1s, server:a=4, rate_limit:nova=100/1s or outstanding=10
     #[arg(long = "limit", value_name = "NAME=N/WINDOW")]
     pub limits: Vec<AuditedLimit>,
     /// Apply each --limit to each sidecar separately

@@ -411,6 +411,7 @@ fn is_met(meets: &Meets, call: &Sent) -> bool {
         Meets::Every => true,
         Meets::Function(name) => call.function == *name,
         Meets::Class(name) => call.class == *name,
+        Meets::Server(name) => call.server.as_ref() == Some(name),
         Meets::EveryExcept(classes) => !classes.contains(&call.class),
         Meets::RateLimit(name) => call.rate_limit.as_ref() == Some(name),
     }

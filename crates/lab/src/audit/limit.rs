@@ -39,6 +39,8 @@ pub enum Meets {
     Function(Box<str>),
     /// The calls of a class.
     Class(Box<str>),
+    /// The calls that went to this server, of a backend that has several.
+    Server(Box<str>),
     /// The calls of all classes except these.
     EveryExcept(Vec<Box<str>>),
     /// The calls that a rate limit was charged for, each with its tokens.
@@ -117,6 +119,15 @@ impl AuditedLimit {
                     max,
                     span(window),
                 );
+            }
+        }
+        for server in &gate.servers.list {
+            let meets = || Meets::Server((&*server.name).into());
+            if let Some(max) = server.outstanding {
+                limit(server.limit(), meets(), max, CountingSpan::AtOnce);
+            }
+            if let (Some(max), Some(window)) = (server.per_window, &gate.window) {
+                limit(server.window(), meets(), max, span(window));
             }
         }
         limits
@@ -205,10 +216,11 @@ impl FromStr for AuditedLimit {
         let meets = match name.split_once(':') {
             Some(("function", name)) => Meets::Function(name.into()),
             Some(("class", name)) => Meets::Class(name.into()),
+            Some(("server", name)) => Meets::Server(name.into()),
             Some(("rate_limit", name)) => Meets::RateLimit(name.into()),
             Some(_) => {
                 return Err(format!(
-                    "`{name}` is neither function:…, class:… nor rate_limit:…"
+                    "`{name}` is none of function:…, class:…, server:… and rate_limit:…"
                 ));
             }
             None if name.is_empty() => return Err(format!("`{text}` has no name; {FORM}")),
@@ -281,6 +293,15 @@ mod tests {
                 "class:polling",
                 Meets::Class("polling".into()),
                 3,
+                CountingSpan::AtOnce,
+            ),
+        );
+        check(
+            "server:a=4",
+            limit(
+                "server:a",
+                Meets::Server("a".into()),
+                4,
                 CountingSpan::AtOnce,
             ),
         );

@@ -47,6 +47,8 @@ pub(super) struct Sent {
     pub(super) backend: u64,
     pub(super) function: Box<str>,
     pub(super) class: Box<str>,
+    /// The server to which it went, if its backend has several.
+    pub(super) server: Option<Box<str>>,
     /// The rate limit that was charged.
     pub(super) rate_limit: Option<Box<str>>,
     /// Cost of the call.   millionths of a token
@@ -128,6 +130,7 @@ impl Sent {
             backend,
             function: name(line.function.as_deref())?,
             class: name(line.class.as_deref())?,
+            server: line.server.as_deref().map(Box::from),
             rate_limit: line.rate_limit.as_deref().map(Box::from),
             tokens,
             limited: line.limited.unwrap_or(true),
@@ -159,7 +162,7 @@ fn draws(written: &[QuotaDraw<'_>]) -> Result<Box<[Draw]>, &'static str> {
 mod tests {
     use super::*;
 
-    const CALL: &str = r#"{"timestamp":"2026-11-22T01:00:00.000000Z","level":"INFO","target":"access","id":"00000000000000ff","function":"guest_list","class":"user","rate_limit":"nova","tokens":2.5,"backend_ms":50.107,"sent_us":7,"started_us":1000,"limited":true,"quota":[{"limit":"per_user","key":"alice","window":3,"total":100,"cost":2.5}],"more":{"a":[1]}}"#;
+    const CALL: &str = r#"{"timestamp":"2026-11-22T01:00:00.000000Z","level":"INFO","target":"access","id":"00000000000000ff","function":"guest_list","class":"user","server":"a","rate_limit":"nova","tokens":2.5,"backend_ms":50.107,"sent_us":7,"started_us":1000,"limited":true,"quota":[{"limit":"per_user","key":"alice","window":3,"total":100,"cost":2.5}],"more":{"a":[1]}}"#;
 
     fn of(text: &str) -> AuditLine {
         read(&At::plain(text.as_bytes()))
@@ -176,6 +179,7 @@ mod tests {
                 backend: 50_107,
                 function: "guest_list".into(),
                 class: "user".into(),
+                server: Some("a".into()),
                 rate_limit: Some("nova".into()),
                 tokens: 2_500_000,
                 limited: true,
