@@ -570,6 +570,22 @@ fn the_first_server_with_room_or_the_least_busy_one_is_chosen() {
 }
 
 #[test]
+fn a_server_that_was_down_gets_its_probe_also_while_the_others_are_idle() {
+    let mut scheduler = three(Pick::Least);
+    let probe = Supply::capacity(1);
+    assert!(scheduler.supply(at(0), "server:2", Supplier::Health, probe));
+    let mut went = Vec::new();
+    for now in 1..=6 {
+        submit(&mut scheduler, ServerChoice::ANY, 1);
+        for (server, hold) in run(&mut scheduler, now) {
+            went.push(server);
+            scheduler.finish(at(now), hold, Outcome::Served, None);
+        }
+    }
+    assert_eq!(went, [1, 2, 3, 1, 2, 3]);
+}
+
+#[test]
 fn a_call_with_a_key_waits_for_its_server_and_delays_no_other_and_then_goes_to_any() {
     let mut scheduler = three(Pick::Least);
     let key = ServerChoice::sticky(7);

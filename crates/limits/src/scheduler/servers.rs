@@ -145,14 +145,15 @@ impl Budgets {
         }
     }
 
-    /// The calls in flight at a server with one call more, and its maximum.
+    /// The calls in flight at a server with one call more, and its maximum in the policy: one that is supplied with less
+    /// gets its part, and so one that is down gets a probe, also while the others are idle.
     fn load(&self, now: Timestamp, group: &ServerGroup, place: usize) -> (u128, u128) {
         let Some(limit) = group.servers[place].outstanding else {
             return (1, 1);
         };
         let limiter = &self.limits[limit as usize];
         let in_flight = u128::from(limiter.used(now)) + 1;
-        (in_flight, u128::from(limiter.max(now)))
+        (in_flight, u128::from(limiter.rule.limit.max()))
     }
 
     /// When the first server could take this call, as far as departures show; `None` if no server ever can.
@@ -189,7 +190,10 @@ impl Budgets {
         call: &Call,
         ahead: u64,
     ) -> Option<Timestamp> {
-        let size = |place| self.load(now, group, place).1;
+        let size = |place: usize| {
+            let limit = group.servers[place].outstanding;
+            limit.map_or(1, |limit| u128::from(self.limits[limit as usize].max(now)))
+        };
         let sum: u128 = (0..group.servers.len()).map(size).sum();
         let opens = group.servers.iter().zip(0..).filter_map(|(server, place)| {
             let part = u128::from(ahead) * size(place) / sum.max(1);
