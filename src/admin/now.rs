@@ -183,7 +183,7 @@ pub struct CallNow {
 pub struct BackendNow {
     /// `socket`, `http` or `tcp`.
     pub name: &'static str,
-    /// Which of several servers it is.
+    /// The server, if the backend has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// Where it is.

@@ -37,7 +37,7 @@ words! {
 options! {
     /// The server behind the sidecar.
     pub struct PickSection {
-        /// Which of several servers gets a call, among those that have room when it leaves: "first" is the
+        /// The server that gets a call, among those that have room when it leaves: "first" is the
         /// first in this file, for an active and a passive one; "least" is the one with the fewest calls,
         /// as a part of its outstanding; "sticky" is the same one for the same sticky_by.
         pick: ServerPick = choice().or(ServerPick::Least);
@@ -53,10 +53,10 @@ options! {
 }
 
 options! {
-    /// One of several servers behind one queue, instead of http in [backend]. A call is bound to a server when it
+    /// A server of several behind one queue, instead of http in [backend]. A call is bound to a server when it
     /// leaves, not before; see docs/how-to/several-servers.md.
     pub struct BackendServerSection {
-        /// Its name in metrics, logs and limits: its limit is "server:NAME". Over a reload and a restart a
+        /// The name in metrics, logs and limits: its limit is "server:NAME". Over a reload and a restart a
         /// server is known by it. Required.
         name: Option<Arc<str>> = name("a").required(
             "the server has no name",

@@ -56,7 +56,7 @@ struct ServerList {
 struct KnownServer {
     server: ServerNumber,
     backend: Arc<CurrentBackend>,
-    /// It is no longer in the config. Calls that were bound to it before still go there, until the next reload.
+    /// Whether it is no longer in the config. Calls that were bound to it before still go there, until the next reload.
     is_removed: bool,
 }
 

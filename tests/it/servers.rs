@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tidegate_lab::audit::{self, Assumptions, AuditVerdict, Log};
+use tidegate_lab::audit::{self, Assumptions, AuditReport, AuditVerdict, Log};
 use tidegate_lab::backend::{RunningBackend, StandInBackend, StandInOptions};
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -67,8 +67,8 @@ async fn calls(addr: SocketAddr, count: usize, header: &str) -> Vec<Option<u16>>
     clients.join_all().await
 }
 
-/// The verdict of `tidegate audit` on a limit of these servers.
-fn audited(sidecar: &Sidecar, servers: &[&str], most: u32) -> AuditVerdict {
+/// The report of `tidegate audit` about a limit of these servers.
+fn audited(sidecar: &Sidecar, servers: &[&str], most: u32) -> AuditReport {
     let limits = servers.iter().map(|server| {
         let limit = format!("server:{server}={most}");
         limit.parse().expect("a limit")
@@ -81,7 +81,7 @@ fn audited(sidecar: &Sidecar, servers: &[&str], most: u32) -> AuditVerdict {
         ignore_missing: true,
     };
     let report = audit::audit(vec![log], limits.collect(), &assumptions);
-    report.expect("one sidecar").verdict
+    report.expect("one sidecar")
 }
 
 async fn now(sidecar: &Sidecar) -> serde_json::Value {
@@ -134,8 +134,9 @@ async fn one_server_of_three_dies_and_returns_twenty_times_and_costs_the_calls_t
     assert!(seen.used >= 0.8, "{seen:?}");
     // A limit that is too small is the control.
     for (most, expected) in [(AT_ONCE, false), (AT_ONCE - 1, true)] {
-        let verdict = audited(&sidecar, &["a", "b", "c"], most);
-        assert_eq!(verdict == AuditVerdict::Exceeded, expected, "{most}");
+        let report = audited(&sidecar, &["a", "b", "c"], most);
+        let is_exceeded = report.verdict == AuditVerdict::Exceeded;
+        assert_eq!(is_exceeded, expected, "{}", report.render());
     }
     let up = sidecar.get("/metrics").await.1;
     for (name, _, _) in each {

@@ -69,7 +69,7 @@ impl ServerChoice {
         Self(Self::STICKY | key)
     }
 
-    /// This server alone, or any if the policy does not name it.
+    /// Only this server, or any if the policy does not name it.
     #[must_use]
     pub const fn only(server: ServerNumber) -> Self {
         Self(server.get())
@@ -81,7 +81,7 @@ impl ServerChoice {
         self.0 & Self::STICKY != 0
     }
 
-    /// The same without a key: any server may serve the call, unless one is named.
+    /// A choice without its key: any server may serve the call, unless one is named.
     #[must_use]
     pub const fn without_key(self) -> Self {
         match self.is_sticky() {

@@ -26,7 +26,7 @@ const SEEDS: Range<u64> = 0..6_000;
 const STEPS: u64 = 160;
 const BACKEND: Backend = Backend(1);
 
-/// One server, as the oracle knows it.
+/// A server, as the oracle knows it.
 #[derive(Clone, Debug)]
 struct Farm {
     server: ServerNumber,
@@ -50,7 +50,7 @@ struct Rules {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mistake {
     None,
-    /// One server takes a call more than the oracle allows.
+    /// A server takes a call more than the oracle allows.
     OneMore,
     /// Calls are bound when they arrive.
     BoundEarly,

@@ -33,7 +33,7 @@ struct Life {
     began: Instant,
 }
 
-/// What the servers and the clients saw.
+/// Counts of the servers and the clients.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     /// The most calls at once at any server, by its own record.

@@ -14,8 +14,8 @@ use super::sweep::{AmountBounds, CountedCall, Densest, Sweep, SweepResult};
 /// Most kinds of calls whose limits are stored once.
 const KINDS_MAX: usize = 65_536;
 
-/// Properties that decide in which limits a call counts: its function, class and rate limit.
-type CountingKey = (Box<str>, Box<str>, Option<Box<str>>);
+/// Properties that decide in which limits a call counts: its function, class, rate limit and server.
+type CountingKey = (Box<str>, Box<str>, Option<Box<str>>, Option<Box<str>>);
 
 /// Calls that could not be counted, besides those missing from each sidecar.
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +140,7 @@ impl Judge {
             sent.function.clone(),
             sent.class.clone(),
             sent.rate_limit.clone(),
+            sent.server.clone(),
         );
         if let Some(known) = self.kinds.get(&kind) {
             return Arc::clone(known);

@@ -134,7 +134,7 @@ pub struct Policy {
     sticky_wait: Duration,
 }
 
-/// Which server gets a call that any server may serve, among those with room.
+/// The choice of a server for a call that any may serve, among those with room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pick {
     /// The first one, in the order of the policy.
@@ -331,7 +331,7 @@ impl Policy {
         self.postpone
     }
 
-    /// The same policy with this way to choose a server. A call with a key waits for its own server for
+    /// Sets how a server is chosen. A call with a key waits for its own server for
     /// `sticky_wait` after its arrival.
     #[must_use]
     pub fn with_pick(self, pick: Pick, sticky_wait: Duration) -> Self {
@@ -342,7 +342,7 @@ impl Policy {
         }
     }
 
-    /// Which server gets a call that any server may serve.
+    /// How a server is chosen for a call that any may serve.
     #[must_use]
     pub const fn pick(&self) -> Pick {
         self.pick

@@ -122,9 +122,9 @@ impl WaitList {
 /// Flows that wait for a limit, but not with the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SecondList {
-    /// Those of the class for which it keeps something.
+    /// Calls of the class for which the limit keeps something.
     Kept(Class),
-    /// It is a limit of a server: those that wait for any server wait at this one.
+    /// Calls that wait for any server. This is their limit; the other is of one server.
     AnyServer(LimitId),
 }
 
