@@ -248,19 +248,21 @@ fn peers(config: &Arc<Config>, bound: Duration) -> Vec<Finding> {
         }
     };
     let findings = runtime.block_on(async {
-        let mut checks: JoinSet<(usize, Vec<Finding>)> = JoinSet::new();
+        let mut checks: JoinSet<((usize, usize), Vec<Finding>)> = JoinSet::new();
         for (order, to) in Destination::BACKENDS.into_iter().enumerate() {
-            let config = Arc::clone(config);
-            checks.spawn(async move { (order, backend::check(to, &config).await) });
+            for (place, server) in backend::servers(to, config).into_iter().enumerate() {
+                let (config, order) = (Arc::clone(config), (order, place));
+                checks.spawn(async move { (order, backend::check(to, &config, server).await) });
+            }
         }
         if let Some(quotas) = &config.quotas {
             let quotas = quotas.clone();
-            checks.spawn(async move { (10, stores::check(&quotas).await) });
+            checks.spawn(async move { ((10, 0), stores::check(&quotas).await) });
         }
         #[cfg(feature = "leases")]
         if let Some(coordinate) = &config.coordinate {
             let servers = coordinate.servers.clone();
-            checks.spawn(async move { (20, leases::check(&servers).await) });
+            checks.spawn(async move { ((20, 0), leases::check(&servers).await) });
         }
         let mut found = Vec::new();
         let all = async {

@@ -23,6 +23,26 @@ async fn a_backend_that_is_not_there() {
 }
 
 #[tokio::test]
+async fn each_of_several_servers_is_looked_at() {
+    let (up, down) = (backend().await, closed_port());
+    let servers = [("a", up.http_addr()), ("b", down)].map(|(name, addr)| {
+        format!("[[backend.server]]\nname = \"{name}\"\nhttp = \"http://{addr}\"\n")
+    });
+    let lines = format!("kind = \"http\"\n{}", servers.concat());
+    let probed = Setup::new(&config(&lines, "")).probe().await;
+    probed.only(&[("backend", "answer")]);
+    let answers = probed.check("backend", "answer", "server a");
+    assert_eq!(answers["status"], "ok", "{answers}");
+    probed.says(
+        ("backend", "answer", "server b"),
+        "failed",
+        &format!("{down} cannot be reached"),
+        "nothing listens there: the connection was refused",
+        "start the backend, or correct backend.server",
+    );
+}
+
+#[tokio::test]
 async fn a_backend_that_never_answers() {
     let silent = Scripted::start(|_, stream| async move {
         let _held = stream;

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
@@ -12,7 +13,7 @@ use super::kinds::{BACKEND, BACKEND_CLOCK};
 use super::{Finding, STEP_MAX, in_words, name};
 use crate::call::Destination;
 use crate::config::Config;
-use crate::forward::{BackendAddress, ConnectError, Forwarder, Remote};
+use crate::forward::{BackendAddress, ConnectError, Forwarder, ForwarderSettings, Remote};
 
 /// A call that sdkserver answers from its own database. It always sends a whole request: a silent
 /// connection would keep one of its workers.
@@ -52,15 +53,44 @@ impl ProbeRequest {
 /// A backend to probe.
 struct ProbedBackend<'a> {
     to: Destination,
+    /// The name of the server, if the backend has several.
+    server: Option<Arc<str>>,
     address: &'a BackendAddress,
     question: ProbeRequest,
     /// The bound of each step.
     bound: Duration,
 }
 
-/// A finding for this backend, one for its name and one for its clock; none if the config has no such backend.
-pub(super) async fn check(to: Destination, config: &Config) -> Vec<Finding> {
+/// The names of the servers of a backend, and the settings with each alone; one without a name if it has no several.
+pub(super) fn servers(
+    to: Destination,
+    config: &Config,
+) -> Vec<(Option<Arc<str>>, ForwarderSettings)> {
     let forward = &config.forward;
+    let alone = |http: Option<Remote>| ForwarderSettings {
+        http,
+        servers: Vec::new(),
+        ..forward.clone()
+    };
+    if to != Destination::Http || forward.servers.is_empty() {
+        return vec![(None, alone(forward.http.clone()))];
+    }
+    let servers = forward.servers.iter();
+    servers
+        .map(|server| {
+            let remote = server.remote.clone();
+            (Some(Arc::clone(&server.name)), alone(Some(remote)))
+        })
+        .collect()
+}
+
+/// A finding for this backend, one for its name and one for its clock; none if the config has no such backend.
+pub(super) async fn check(
+    to: Destination,
+    config: &Config,
+    (server, mut settings): (Option<Arc<str>>, ForwarderSettings),
+) -> Vec<Finding> {
+    let forward = settings.clone();
     let has_table = config.classify.kind.has_table();
     let (remote, question) = match to {
         Destination::Socket if has_table => (&forward.socket, ProbeRequest::List),
@@ -73,11 +103,11 @@ pub(super) async fn check(to: Destination, config: &Config) -> Vec<Finding> {
     let Some(Remote { address, .. }) = remote else {
         return Vec::new();
     };
-    let mut settings = forward.clone();
     let bound = settings.bounds.connect_timeout.min(STEP_MAX);
     settings.bounds.connect_timeout = bound;
     let backend = ProbedBackend {
         to,
+        server,
         address,
         question,
         bound,
@@ -116,11 +146,17 @@ enum End {
 impl ProbedBackend<'_> {
     /// The option with its address.
     fn key(&self) -> String {
-        format!("backend.{}", self.to.label())
+        match self.server {
+            Some(_) => "backend.server".to_owned(),
+            None => format!("backend.{}", self.to.label()),
+        }
     }
 
-    fn about(&self) -> &'static str {
-        self.to.label()
+    fn about(&self) -> String {
+        match &self.server {
+            Some(name) => format!("server {name}"),
+            None => self.to.label().to_owned(),
+        }
     }
 
     fn ok(&self, found: impl Into<String>) -> Finding {
@@ -390,14 +426,14 @@ impl ProbedBackend<'_> {
 }
 
 /// The time of day of a backend beside ours.
-fn clock(about: &str, theirs: SystemTime, ours: SystemTime) -> Finding {
+fn clock(about: String, theirs: SystemTime, ours: SystemTime) -> Finding {
     // It was rounded down to a second.
     let theirs = theirs + Duration::from_millis(500);
     let (apart, word) = match theirs.duration_since(ours) {
         Ok(ahead) => (ahead, "ahead of"),
         Err(behind) => (behind.duration(), "behind"),
     };
-    let about = format!("{about} clock");
+    let about = about + " clock";
     if apart <= CLOCK_APART_MAX {
         return BACKEND_CLOCK.ok(about, "within 2 s of this machine's");
     }
@@ -516,7 +552,7 @@ mod tests {
     fn a_clock_may_be_two_seconds_apart() {
         let at = |seconds: u64| UNIX_EPOCH + Duration::from_secs(1_800_000_000 + seconds);
         let check = |theirs, ours, status, found: &str| {
-            let finding = clock("http", at(theirs), at(ours));
+            let finding = clock("http".to_owned(), at(theirs), at(ours));
             assert_eq!((finding.status, &*finding.found), (status, found));
         };
         check(10, 10, CheckStatus::Ok, "within 2 s of this machine's");
