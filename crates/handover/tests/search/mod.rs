@@ -107,6 +107,7 @@ pub(crate) fn check_mistake<M>(
     ));
 }
 
+#[allow(clippy::disallowed_methods, reason = "tests serve no calls")]
 fn report(line: &str) {
     let Some(path) = std::env::var_os("TIDEGATE_MODEL_REPORT") else {
         return;
