@@ -32,7 +32,8 @@ impl Leases {
         if let Some(under_way) = &self.under_way {
             under_way.sent.hash(hasher);
             for (_, before) in &under_way.resources {
-                before.hash(hasher);
+                let allowed = before.map(|sent| passed(sent + self.interval_min));
+                allowed.hash(hasher);
             }
         }
         (self.back_off.failures(), passed(self.not_before)).hash(hasher);

@@ -92,6 +92,8 @@ pub(crate) enum Mistake {
     FreesAtOnce,
     /// A new master grants at once.
     LearnsNothing,
+    /// A new master learns for a lease, and not for what counts after it.
+    LearnsOnlyLeases,
     /// A client counts a lease from its arrival.
     CountsFromArrival,
     /// A client's clock misses more than counts after a lease.
@@ -222,8 +224,10 @@ fn templates(scope: &Scope) -> Templates {
         NamedParameter::new("frees_after_ms", scope.frees * 1_000)
     });
     let learning = match scope.mistake {
-        Mistake::LearnsNothing => 0,
-        _ => scope.lease + scope.frees,
+        Mistake::LearnsNothing => Some(0),
+        Mistake::LearnsOnlyLeases => Some(scope.lease as i64),
+        // The default.
+        _ => None,
     };
     let template = RawTemplate {
         identifier_glob: Some(RESOURCE.into()),
@@ -232,7 +236,7 @@ fn templates(scope: &Scope) -> Templates {
             kind: Some(RawKind::Name("FAIR_SHARE".into())),
             lease_length: Some(scope.lease as i64),
             refresh_interval: Some(1),
-            learning_mode_duration: Some(learning as i64),
+            learning_mode_duration: learning,
             parameters,
         }),
         ..RawTemplate::default()
