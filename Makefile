@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test test-tools laws nextest check check-code check-builds docs site manifests deny advisories loom mutants peers nova nova-mix rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts servers faults-tools predict corpus-peers coming-from nginx-tools fuzz \
+.PHONY: run test test-tools laws model nextest check check-code check-builds docs site manifests deny advisories loom mutants peers nova nova-mix rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts servers faults-tools predict corpus-peers coming-from nginx-tools fuzz \
   packages packages-twice packages-tools try-packages try-here s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -37,6 +37,23 @@ test-tools: peers nova rpc-clients clients stores promtool faults-tools valgrind
 SEEDS ?= 1
 laws: nextest
 	TIDEGATE_SEEDS=$(SEEDS) $(NEXTEST) run --workspace -E 'not package(tidegate) or kind(lib) or test(/^audit::/)'
+
+# Every order of messages, deaths, pauses and clocks in bounded scopes, with the state machines of leases, quotas and the hand-over
+# that the product runs; ten minutes on two cores. MODEL_REPORT gets a line of JSON for each scope: its bounds, its states, its
+# depth, and why the bounds are enough. `make test` has the small scopes.
+MODEL_REPORT ?= $(or $(CARGO_TARGET_DIR),target)/evidence/model.txt
+MODEL = TIDEGATE_MODEL_REPORT=$(abspath $(MODEL_REPORT)) $(CARGO) test --quiet
+SEARCH = -- --include-ignored --nocapture --test-threads 1
+model:
+	@mkdir -p $(dir $(MODEL_REPORT))
+	@rm -f $(MODEL_REPORT)
+	$(MODEL) -p tidegate-leases --lib client::lease_model $(SEARCH)
+	$(MODEL) -p tidegate-limits --test quota_model quota_model::orders $(SEARCH)
+	$(MODEL) -p tidegate-handover --test it model:: $(SEARCH)
+	@python3 -c 'import json, sys; rows = [json.loads(line) for line in open(sys.argv[1])]; \
+	  scopes = [row for row in rows if "scope" in row]; \
+	  print(f"""{len(scopes)} scopes, {sum(row["states"] for row in scopes):,} states and {len(rows) - len(scopes)} mistakes in \
+	{sum(row["seconds"] for row in rows):.0f} s: {sys.argv[1]}""")' $(MODEL_REPORT)
 
 NOT_RUN = $(or $(CARGO_TARGET_DIR),target)/tmp/not-run
 TESTS_AT_ONCE = $(shell expr $$(nproc) + 1)

@@ -11,6 +11,9 @@ mod connect;
 mod demand;
 mod entitlement;
 mod handles;
+#[cfg(test)]
+#[path = "../tests/it/lease_model.rs"]
+mod lease_model;
 mod leases;
 mod line;
 mod metrics;

@@ -4,9 +4,11 @@
 //! The algorithm that the quota improves on is run through the same checker, which has to notice each of its faults.
 
 mod random;
+#[path = "../../handover/tests/search/mod.rs"]
+mod search;
 mod quota_model {
     pub(crate) mod check;
-    pub(crate) mod exhaustive;
+    pub(crate) mod orders;
     pub(crate) mod original;
     pub(crate) mod take_all;
     pub(crate) mod world;
@@ -16,7 +18,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quota_model::check::{Invariant, check};
-use quota_model::exhaustive;
 use quota_model::original::{Original, WINDOW};
 use quota_model::world::{Faults, MS, Run, Setup, run};
 use random::{Random, at_least, seeds};
@@ -286,13 +287,6 @@ fn a_node_that_reaches_the_store_again_draws_again() {
         let unreached = run.counts.unknown + run.counts.unavailable;
         assert!(unreached > 0 || seed > 0, "the first seed cuts a node off");
     }
-}
-
-#[test]
-fn with_two_nodes_three_tokens_and_a_crash_no_order_of_events_breaks_anything() {
-    let states = exhaustive::search();
-    println!("{states} states");
-    assert!(states > 10_000, "only {states} states");
 }
 
 // ---- The original, fault by fault. Each run does what its name says and nothing else that is

@@ -3,5 +3,7 @@
 mod frames;
 mod model;
 mod random;
+#[path = "../search/mod.rs"]
+mod search;
 mod sides;
 mod world;

@@ -1,9 +1,8 @@
 //! Every order of messages, calls, crashes and lost connections, in a bounded scope.
 
-use std::time::Instant;
+use stateright::{Model, Property};
 
-use stateright::{Checker, HasDiscoveries, Model, Property};
-
+use crate::search::{self, Search};
 use crate::world::{Life, Mistake, Scope, Stage, Step, World};
 
 impl Model for Scope {
@@ -134,34 +133,17 @@ const QUIET: Scope = Scope {
 
 /// Searches a whole scope. `sometimes` are the properties that it must have an example of.
 fn check(name: &str, scope: Scope, sometimes: &[&'static str]) {
-    let begin = Instant::now();
-    let checker = scope.checker().threads(2).spawn_dfs().join();
-    let states = checker.unique_state_count();
-    println!(
-        "{name}: {states} states, depth {}, {:.1?}",
-        checker.max_depth(),
-        begin.elapsed()
-    );
-    for name in [
-        WINDOW,
-        AT_ONCE,
-        ONE_ADMITS,
-        ENDS_ONCE,
-        NOTHING_WRONG,
-        WAY_OUT,
-        NOTHING_LOST,
-    ] {
-        if let Some(path) = checker.discovery(name) {
-            let last = path.last_state().clone();
-            let steps = path.into_actions();
-            panic!("{name}: {steps:#?}\n{last:#?}");
-        }
-    }
-    for name in sometimes {
-        assert!(checker.discovery(name).is_some(), "not found: {name}");
-    }
-    assert!(checker.is_done());
+    let text = scope.to_string();
+    let search = Search {
+        machines: "hand-over",
+        name,
+        scope: &text,
+        bound: BOUND,
+    };
+    search::check(search, scope, sometimes);
 }
+
+const BOUND: &str = "all orders: calls, crashes, broken connections and stops are counted in the state, so each path ends";
 
 #[test]
 fn an_upgrade_of_two_calls_with_a_crash_and_a_lost_connection() {
@@ -276,29 +258,9 @@ fn a_process_of_another_version_waits_for_the_end_of_the_old_one() {
     check("another version", scope, &[]);
 }
 
-/// Searches until the mistake is found.
 fn check_mistake(mistake: Mistake, scope: Scope, finds: &[&'static str]) {
     let scope = Scope { mistake, ..scope };
-    let begin = Instant::now();
-    let found = HasDiscoveries::AnyOf(finds.iter().copied().collect());
-    let checker = scope
-        .checker()
-        .threads(1)
-        .finish_when(found)
-        .spawn_bfs()
-        .join();
-    let name = finds.iter().find(|name| checker.discovery(name).is_some());
-    let name = *name.unwrap_or_else(|| panic!("{mistake:?} was not found"));
-    let steps = checker
-        .discovery(name)
-        .expect("it was found")
-        .into_actions();
-    println!(
-        "{mistake:?} breaks {name:?} in {} steps, found among {} states in {:.1?}: {steps:?}",
-        steps.len(),
-        checker.unique_state_count(),
-        begin.elapsed(),
-    );
+    search::check_mistake("hand-over", mistake, scope, finds);
 }
 
 #[test]
@@ -341,7 +303,7 @@ fn mistakes_are_found() {
     check_mistake(Mistake::RaisesNoTerm, third, limits);
 }
 
-/// Larger scopes: `cargo test -p tidegate-handover -- --ignored --nocapture --test-threads 1`.
+/// Larger scopes: `make model`.
 #[test]
 #[ignore = "minutes"]
 fn a_third_process_starts_after_a_crash_and_a_lost_connection() {

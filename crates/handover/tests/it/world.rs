@@ -10,6 +10,7 @@ mod outputs;
 mod steps;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 
 use tidegate_handover::{
     ClaimWait, Commitment, ForeignCall, ForeignId, NewSide, OldSide, ToNew, ToOld, WaitingCall,
@@ -70,6 +71,35 @@ impl Scope {
     /// Whether outputs need not fit, because the mistake is looked for elsewhere.
     fn misfits(&self) -> bool {
         !matches!(self.mistake, Mistake::Without | Mistake::HandsOverTooEarly)
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "{} processes, {} calls, {} in a window, {} at once, {} crashes, {} broken connections, {} stops",
+            self.processes,
+            self.calls,
+            self.window,
+            self.at_once,
+            self.crashes,
+            self.breaks,
+            self.stops
+        )?;
+        let also = [
+            (self.leaves, "clients leave"),
+            (self.timeouts, "drains time out"),
+            (self.refusals, "deadlines pass"),
+            (self.requeues, "calls wait again"),
+            (self.failures, "new processes fail to start"),
+            (self.alone, "processes start without an upgrade"),
+            (self.stranger, "the second process has another version"),
+        ];
+        for (_, text) in also.iter().filter(|(happens, _)| *happens) {
+            write!(out, ", {text}")?;
+        }
+        Ok(())
     }
 }
 

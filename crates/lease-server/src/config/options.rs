@@ -293,7 +293,7 @@ options! {
             .line("\"16s\"");
 
         /// How long a new master only collects the leases that exist. The default is the length of a
-        /// lease.
+        /// lease and frees_after, in whole seconds.
         learning_mode_duration: Option<Duration> = whole_seconds(Duration::ZERO).optional()
             .key("learning").example("\"60s\"");
     }

@@ -31,7 +31,7 @@ const LEAF_WIDTH: usize = 15;
 /// The number of entries and children for which room is made at once.
 const STEP: usize = 4;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum DemandOrder {
     /// Without priorities.
     Plain(DemandNode<()>),
@@ -39,14 +39,14 @@ pub(super) enum DemandOrder {
     Ranked(DemandNode<i64>),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum DemandNode<P> {
     Leaf(Vec<DemandEntry<P>>),
     /// Never empty.
     Inner(Vec<Child<P>>),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Child<P> {
     /// The first below it.
     first: OrderKey,

@@ -5,7 +5,7 @@ use core::cmp::Reverse;
 
 use tidegate_limits::Timestamp;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Due {
     /// The earliest moment first. Grows by a quarter and not to twice its size, because there is
     /// one entry for each holder.

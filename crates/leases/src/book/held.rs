@@ -72,7 +72,7 @@ use super::{Band, Capacity, Holder, HolderReport, Lease, Terms};
 /// assert_eq!(ask(1, 50.0)?, 50.0);
 /// # Ok::<(), tidegate_limits::bucket::OutOfRange>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Book {
     terms: Terms,
     /// By the holders' numbers.
@@ -94,7 +94,7 @@ pub struct Book {
 const GROUP: usize = 8;
 
 /// 48 bytes, of which there is one for each holder.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct BookRow {
     wants: RowDemand,
     /// The last grant.
@@ -107,7 +107,7 @@ struct BookRow {
     outgoing: Option<Box<EarlierLeases>>,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum RowDemand {
     Nothing,
     /// A client with a priority of usual size: nearly every holder, in 16 bytes.
@@ -120,7 +120,7 @@ enum RowDemand {
 }
 
 /// Boxed, so that an absent holder takes only a pointer.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Bands(Box<[Band]>);
 
 /// The lease and the demand of one holder.
@@ -594,6 +594,9 @@ fn merge(bands: &mut Vec<Band>, together: impl Fn(&Band, &Band) -> bool) {
         merges
     });
 }
+
+#[cfg(test)]
+mod snapshot;
 
 #[cfg(test)]
 mod tests {

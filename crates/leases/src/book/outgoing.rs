@@ -17,9 +17,9 @@ pub(super) struct EarlierLeases {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct AmountStep {
-    amount: f64,
-    until: Timestamp,
+pub(super) struct AmountStep {
+    pub(super) amount: f64,
+    pub(super) until: Timestamp,
 }
 
 impl EarlierLeases {
@@ -84,7 +84,7 @@ impl EarlierLeases {
         self.len -= passed;
     }
 
-    fn steps(&self) -> &[AmountStep] {
+    pub(super) fn steps(&self) -> &[AmountStep] {
         &self.steps[..self.len]
     }
 }

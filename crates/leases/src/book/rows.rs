@@ -11,7 +11,7 @@ use core::ops::{Index, IndexMut};
 const CHUNK: usize = 256;
 
 /// Rows by number, from zero. Reading and appending are O(1).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Rows<T> {
     /// All are full except the last, and none is empty.
     chunks: Vec<Vec<T>>,

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 const WIDTH: usize = 8;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Sums {
     /// The numbers, then the sums of eight of the level before each, up to a level of one.
     levels: Vec<Vec<f64>>,

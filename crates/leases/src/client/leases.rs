@@ -28,7 +28,7 @@ const BIG_CHANGE: f64 = 0.25;
 const REFRESH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Every resource of one client.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Leases {
     client_id: String,
     interval_min: Duration,
@@ -40,7 +40,7 @@ pub(super) struct Leases {
     not_before: Timestamp,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LeasedResource {
     phase: Phase,
     priority: i64,
@@ -67,7 +67,7 @@ enum Phase {
     Released,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SentRequest {
     request: RequestId,
     sent: Timestamp,
@@ -495,5 +495,7 @@ fn is_big_change(told: f64, wants: f64) -> bool {
 
 #[cfg(test)]
 mod laws;
+#[cfg(test)]
+mod snapshot;
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ pub(super) enum RouteStep {
 
 /// The way to the master.
 #[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Hash))]
 pub(super) struct Route {
     /// As given; never empty.
     seeds: Vec<ServerAddress>,

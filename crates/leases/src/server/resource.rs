@@ -16,6 +16,8 @@
 mod above;
 mod claim;
 mod seen;
+#[cfg(test)]
+mod snapshot;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -47,7 +49,7 @@ const CHANGE_IS_BIG: f64 = 0.1;
 /// The most vacant rows that are checked for reuse.
 const LOOKED_AT: usize = 8;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ServerResource {
     pub(super) id: Arc<str>,
     /// The glob of the template; `None` if the server above decides.

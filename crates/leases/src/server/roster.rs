@@ -23,7 +23,7 @@ pub(super) const RESOURCES_MADE_MAX: usize = u16::MAX as usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct RosterMember(u32);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Roster {
     /// Seeded anew in each process, since names come from clients.
     hasher: RandomState,
@@ -35,7 +35,7 @@ pub(super) struct Roster {
     free: Vec<u32>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RosterEntry {
     /// Empty if the number is free.
     pub(super) name: Box<str>,

@@ -21,6 +21,9 @@ use super::status::{
 use super::templates::{Algorithm, Reserve, Templates};
 use crate::wire;
 
+#[cfg(test)]
+mod snapshot;
+
 /// The time between two searches for ended leases.
 const CLEAN_EVERY: Duration = Duration::from_secs(1);
 /// With more resources than this, a view removes ended leases only once a second.
@@ -32,7 +35,7 @@ const UNMATCHED_SHOWN: usize = 64;
 ///
 /// A server that is not the master answers every request with the master, if it knows it. It
 /// starts so.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CapacityServer {
     settings: ServerSettings,
     templates: Templates,

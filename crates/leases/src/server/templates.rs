@@ -56,7 +56,7 @@ pub struct RawAlgorithm {
     pub lease_length: Option<i64>,
     /// `refresh_interval`.   seconds
     pub refresh_interval: Option<i64>,
-    /// `learning_mode_duration`; without it as long as a lease, 0 or less is none.   seconds
+    /// `learning_mode_duration`; without it as long as a lease and what counts after it, 0 or less is none.   seconds
     pub learning_mode_duration: Option<i64>,
     /// `parameters`.
     pub parameters: Vec<NamedParameter>,
@@ -465,14 +465,26 @@ fn check_algorithm(
             ),
         );
     }
+    let frees = match (parameters.at_once, parameters.frees_after) {
+        (true, None) => Frees::AtOnce,
+        (_, after) => Frees::Confirmed(after.unwrap_or(Duration::ZERO)),
+    };
+    // In whole seconds, as the wire has it, and never shorter.
+    let whole = match frees {
+        Frees::AtOnce => lease,
+        Frees::Confirmed(after) => {
+            let is_part = after.subsec_nanos() > 0;
+            lease + Duration::from_secs(after.as_secs() + u64::from(is_part))
+        }
+    };
     let learning = match raw.learning_mode_duration {
-        None => lease,
+        None => whole,
         Some(given) if given > SECONDS_MAX => {
             mistakes.add(
                 "algorithm.learning_mode_duration",
                 format!("is {given} s: it must be at most {SECONDS_MAX}"),
             );
-            lease
+            whole
         }
         Some(given) => Duration::from_secs(u64::try_from(given).unwrap_or(0)),
     };
@@ -495,10 +507,7 @@ fn check_algorithm(
         decay: parameters.decay.unwrap_or(default.decay),
         level: parameters.level.unwrap_or(0),
         by_priority: parameters.by_priority.unwrap_or(default.by_priority),
-        frees: match (parameters.at_once, parameters.frees_after) {
-            (true, None) => Frees::AtOnce,
-            (_, after) => Frees::Confirmed(after.unwrap_or(Duration::ZERO)),
-        },
+        frees,
         reserve,
         each: parameters.each,
     }

@@ -173,6 +173,21 @@ fn a_new_master_echoes_until_every_old_lease_is_over_and_grants_after_that() {
 }
 
 #[test]
+fn by_default_a_new_master_learns_for_a_lease_and_what_counts_after_it() {
+    let check = |parameters: &[(&str, &str)], until: u64| {
+        let algorithm = algorithm("FAIR_SHARE", parameters);
+        let mut server = root(vec![template("r", 100.0, algorithm)]);
+        granted(&mut server, 0, "a", 30.0);
+        let learning_until = server.status(at(1)).resources[0].learning_until;
+        assert_eq!(learning_until, Some(at(until)), "{parameters:?}");
+    };
+    check(&[], 60);
+    check(&[("frees_after_ms", "5000")], 65);
+    check(&[("frees_after_ms", "3005")], 64);
+    check(&[("frees", "at_once")], 60);
+}
+
+#[test]
 fn a_claim_beyond_the_capacity_is_believed_up_to_the_capacity() {
     let claims = |capacity| Lease {
         expiry_time: UNIX as i64 + 30,

@@ -1,0 +1,606 @@
+//! The ledgers of several nodes, a store, and what is on its way between them.
+//!
+//! Nothing is urgent: a node may rest at any place for any time, so pauses are part of every scope. What bounds a scope is
+//! in the state: the calls, the faults that are left, and the moments.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use tidegate_limits::Timestamp;
+use tidegate_limits::quota::{
+    Action, Ledger, OutagePolicy, QuestionId, QuotaRecord, RecordVersion, RecordWrite,
+    RuleSettings, StoreReply, StoreTime, StoredRecord, WaitingCost, WindowRule,
+};
+
+const LENGTH: Duration = Duration::from_secs(1);
+
+/// The size of what is searched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scope {
+    pub(crate) nodes: usize,
+    /// Calls at each node, of one token each.
+    pub(crate) calls: u8,
+    /// Tokens of a window.
+    pub(crate) total: u64,
+    pub(crate) away: OutagePolicy,
+    /// The moments that there are, by the store's clock. Windows last a second.   ms
+    pub(crate) moments: &'static [u64],
+    /// By how much each node may take the store's time for later or earlier: one state to begin with for each.   ms
+    pub(crate) blurs: &'static [[u64; 3]],
+    /// How often something may happen: a node dies, a question or answer is lost or late, the store forgets, a node leaves.
+    pub(crate) crashes: u8,
+    pub(crate) losses: u8,
+    pub(crate) forgets: u8,
+    pub(crate) forgets_what: Forgets,
+    pub(crate) leaves: u8,
+    pub(crate) mistake: Mistake,
+}
+
+/// What a store loses that forgets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forgets {
+    Nothing,
+    /// The record is gone.
+    All,
+    /// The last write is gone, as after the loss of a primary.
+    LastWrite,
+}
+
+/// A mistake of a node or of the store, for the checker to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    Without,
+    /// A draw without an answer counts as granted.
+    UnansweredIsGranted,
+    /// A write without an answer counts as not written.
+    UnansweredIsNotWritten,
+    /// The store writes without comparing versions.
+    ComparesNothing,
+    /// A node's interval of the store's time does not contain it.
+    ClockIsWrong,
+    /// A node that dies has its own share at once again.
+    ShareAfterDeath,
+    /// What the store has forgotten counts as if it had not been granted.
+    ForgetsForNothing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Step {
+    /// The next moment.
+    Pass,
+    Call(usize),
+    /// A question arrives at the store.
+    Arrive(usize),
+    /// An answer arrives at its node.
+    Receive(usize),
+    /// A question is lost before the store has it.
+    LoseQuestion(usize),
+    /// The store does what it was asked, and its answer is lost.
+    LoseAnswer(usize),
+    /// A question is late: its node gives it up, and the store may still do it.
+    Delay(usize),
+    /// The store does what it was asked, and another copy is late.
+    Double(usize),
+    /// The store could not be reached, and the node knows.
+    Refuse(usize),
+    /// A late write arrives at the store.
+    ArriveLate(usize),
+    /// A node that waits for the record hears that it has changed.
+    Watch(usize),
+    Leave(usize),
+    Crash(usize),
+    Forget,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Trip {
+    Rests,
+    /// On its way to the store.
+    There(QuestionId, Option<RecordWrite>),
+    Back(QuestionId, StoreReply),
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    ledger: Ledger,
+    /// A digest of the ledger.
+    digest: u64,
+    trip: Trip,
+    /// A write that no node waits for any more.
+    late: Option<RecordWrite>,
+    /// A call that waits.
+    waits: bool,
+    calls: u8,
+    blur: u64,
+}
+
+/// The counts of a window, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct WindowCounts {
+    /// Spent while it ran.
+    pub(crate) spent: u64,
+    /// Of these, drawn from the store.
+    pub(crate) drawn: u64,
+    /// Granted by writes of the store.
+    pub(crate) committed: u64,
+    /// Returned by writes of the store.
+    pub(crate) returned: u64,
+    /// Granted by writes that the store has forgotten.
+    pub(crate) forgotten: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    moment: usize,
+    nodes: Vec<Node>,
+    store: Option<(RecordVersion, QuotaRecord)>,
+    /// The record before the last write.
+    before: Option<(RecordVersion, QuotaRecord)>,
+    versions: u64,
+    windows: [WindowCounts; 3],
+    crashes: u8,
+    losses: u8,
+    forgets: u8,
+    leaves: u8,
+    /// The first thing that went wrong.
+    pub(crate) wrong: Option<&'static str>,
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let own = match self.away {
+            OutagePolicy::Safe { .. } => "a share of its own for each, ",
+            OutagePolicy::Deny | OutagePolicy::Allow => "",
+        };
+        write!(
+            out,
+            "{} nodes, {} calls each, {} tokens a window of 1 s, {own}{} moments from {} to {} ms, clocks known to {:?} ms, at \
+             most {} deaths, {} questions or answers lost, late or doubled, {} losses of the store's data, {} nodes that leave",
+            self.nodes,
+            self.calls,
+            self.total,
+            self.moments.len(),
+            self.moments[0],
+            self.moments[self.moments.len() - 1],
+            self.blurs,
+            self.crashes,
+            self.losses,
+            self.forgets,
+            self.leaves,
+        )
+    }
+}
+
+fn rule(scope: &Scope) -> WindowRule {
+    let mut settings = RuleSettings::new(scope.total, LENGTH);
+    settings.nodes_expected = scope.nodes as u32;
+    settings.away = scope.away;
+    // So that the size of grants does not depend on how fast tokens go.
+    settings.base = Some(1);
+    WindowRule::check(settings).expect("a rule")
+}
+
+impl Node {
+    fn new(made_ms: u64, blur: u64, scope: &Scope) -> Self {
+        let mut node = Self {
+            ledger: Ledger::new(rule(scope), Timestamp::from_nanos(made_ms * 1_000_000)),
+            digest: 0,
+            trip: Trip::Rests,
+            late: None,
+            waits: false,
+            calls: 0,
+            blur,
+        };
+        node.digest = digest(&node.ledger);
+        node
+    }
+}
+
+/// A digest of what decides the next steps of a ledger. Left out are counts, the numbers of questions, conflicts, after
+/// which nodes wait for no time here, since when the store is unavailable, and the rate of spending, because all grants are of
+/// one token. A reply takes no time or so much that a node yields for as long as it may.
+fn digest(ledger: &Ledger) -> u64 {
+    let text = format!("{ledger:?}");
+    let (before, rest) = text.split_once("pace: Speed").expect("a ledger has a pace");
+    let (_, rest) = rest.split_once("reply: ").expect("a time of replies");
+    let (reply, rest) = rest.split_once("flight: ").expect("a question");
+    let (flight, rest) = rest.split_once(", asked: ").expect("a number");
+    let (_, rest) = rest.split_once("told: ").expect("a watch");
+    let (flags, rest) = rest.split_once("conflicts_in_a_row: ").expect("conflicts");
+    let (_, rest) = rest.split_once("failures_in_a_row: ").expect("failures");
+    let (failures, rest) = rest.split_once(", away_since: ").expect("an outage");
+    let (_, rest) = rest.split_once("late: ").expect("whether it is late");
+    let (late, _) = rest.split_once("counts: ").expect("counts");
+    let flight = flight.split_once("kind: ").map(|(_, kind)| kind);
+    let is_unanswered = ledger.is_unanswered();
+    let mut hasher = DefaultHasher::new();
+    (before, reply.starts_with("0ns"), flight).hash(&mut hasher);
+    (flags, failures, late, is_unanswered).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The nodes are alike apart from what they know of the time, so states in which they have changed places are one.
+impl Hash for World {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let nodes = self.nodes.iter().map(|node| {
+            let mut hasher = DefaultHasher::new();
+            (node.digest, node.waits, node.calls, node.blur).hash(&mut hasher);
+            hash_write(node.late.as_ref(), &mut hasher);
+            match &node.trip {
+                Trip::Rests => 0.hash(&mut hasher),
+                Trip::There(_, write) => {
+                    1.hash(&mut hasher);
+                    hash_write(write.as_ref(), &mut hasher);
+                }
+                Trip::Back(_, outcome) => hash_outcome(outcome, &mut hasher),
+            }
+            hasher.finish()
+        });
+        let mut nodes: Vec<u64> = nodes.collect();
+        nodes.sort_unstable();
+        nodes.hash(hasher);
+        for record in [self.store, self.before] {
+            let record = record.map(|(version, record)| (version, numbers(&record)));
+            record.hash(hasher);
+        }
+        let left = [self.crashes, self.losses, self.forgets, self.leaves];
+        (self.moment, self.versions, self.windows, left).hash(hasher);
+        self.wrong.hash(hasher);
+    }
+}
+
+fn numbers(record: &QuotaRecord) -> [u64; 4] {
+    [
+        record.window(),
+        record.left(),
+        record.total(),
+        record.reserved(),
+    ]
+}
+
+fn hash_write(write: Option<&RecordWrite>, hasher: &mut impl Hasher) {
+    let write = write.map(|write| (write.replaces, numbers(&write.record)));
+    write.hash(hasher);
+}
+
+fn hash_outcome(outcome: &StoreReply, hasher: &mut impl Hasher) {
+    match outcome {
+        StoreReply::Written(version) => (2, version).hash(hasher),
+        StoreReply::Stands(StoredRecord::Record { version, record }) => {
+            (3, version, numbers(record)).hash(hasher);
+        }
+        StoreReply::Stands(StoredRecord::Absent) => 4.hash(hasher),
+        other => (5, format!("{other:?}")).hash(hasher),
+    }
+}
+
+/// Only whole paths are compared, and by their steps.
+impl PartialEq for World {
+    fn eq(&self, other: &Self) -> bool {
+        let digest = |world: &Self| {
+            let mut hasher = DefaultHasher::new();
+            world.hash(&mut hasher);
+            hasher.finish()
+        };
+        digest(self) == digest(other)
+    }
+}
+
+impl World {
+    pub(crate) fn begin(scope: &Scope, blurs: &[u64; 3]) -> Self {
+        // All have run before, in an earlier window.
+        let nodes = blurs[..scope.nodes].iter();
+        let nodes = nodes.map(|&blur| Node::new(500, blur, scope));
+        Self {
+            moment: 0,
+            nodes: nodes.collect(),
+            store: None,
+            before: None,
+            versions: 0,
+            windows: [WindowCounts::default(); 3],
+            crashes: scope.crashes,
+            losses: scope.losses,
+            forgets: scope.forgets,
+            leaves: scope.leaves,
+            wrong: None,
+        }
+    }
+
+    /// The steps that can happen next.
+    pub(crate) fn steps(&self, scope: &Scope, steps: &mut Vec<Step>) {
+        if self.moment + 1 < scope.moments.len() {
+            steps.push(Step::Pass);
+        }
+        if self.forgets > 0 && self.store.is_some() {
+            steps.push(Step::Forget);
+        }
+        for (number, node) in self.nodes.iter().enumerate() {
+            self.steps_of(number, node, scope, steps);
+        }
+    }
+
+    fn steps_of(&self, number: usize, node: &Node, scope: &Scope, steps: &mut Vec<Step>) {
+        if node.calls < scope.calls && !node.waits {
+            steps.push(Step::Call(number));
+        }
+        if self.crashes > 0 {
+            steps.push(Step::Crash(number));
+        }
+        if self.leaves > 0 && node.ledger.holds_tokens() {
+            steps.push(Step::Leave(number));
+        }
+        if node.late.is_some() {
+            steps.push(Step::ArriveLate(number));
+        }
+        let time = self.time(number, scope);
+        let version = self.store.map(|(version, _)| version);
+        if node.ledger.watches(&time) && node.ledger.version() != version {
+            steps.push(Step::Watch(number));
+        }
+        match &node.trip {
+            Trip::Rests => {}
+            Trip::There(_, write) => {
+                steps.push(Step::Arrive(number));
+                if self.losses == 0 {
+                    return;
+                }
+                steps.push(Step::LoseQuestion(number));
+                steps.push(Step::Refuse(number));
+                if write.is_some() {
+                    steps.push(Step::LoseAnswer(number));
+                    if node.late.is_none() {
+                        steps.push(Step::Delay(number));
+                        steps.push(Step::Double(number));
+                    }
+                }
+            }
+            Trip::Back(..) => steps.push(Step::Receive(number)),
+        }
+    }
+
+    pub(crate) fn take(&mut self, step: Step, scope: &Scope) {
+        match step {
+            Step::Pass => {
+                self.moment += 1;
+                for node in 0..self.nodes.len() {
+                    self.go_on(node, scope);
+                }
+            }
+            Step::Call(number) => {
+                let node = &mut self.nodes[number];
+                node.calls += 1;
+                node.waits = true;
+                self.go_on(number, scope);
+            }
+            Step::Arrive(number) => {
+                let Trip::There(question, write) = self.nodes[number].trip else {
+                    unreachable!("it is on its way");
+                };
+                let outcome = self.apply(write, scope);
+                self.nodes[number].trip = Trip::Back(question, outcome);
+            }
+            Step::Receive(number) => {
+                let Trip::Back(question, outcome) = self.nodes[number].trip else {
+                    unreachable!("it is on its way back");
+                };
+                let time = self.time(number, scope);
+                let node = &mut self.nodes[number];
+                node.trip = Trip::Rests;
+                node.ledger.done(question, outcome, &time, 0);
+                self.go_on(number, scope);
+            }
+            Step::LoseQuestion(number)
+            | Step::LoseAnswer(number)
+            | Step::Delay(number)
+            | Step::Double(number)
+            | Step::Refuse(number) => self.lose(step, number, scope),
+            Step::ArriveLate(number) => {
+                let write = self.nodes[number].late.take();
+                self.apply(write, scope);
+            }
+            Step::Watch(number) => {
+                self.nodes[number].ledger.told();
+                self.go_on(number, scope);
+            }
+            Step::Leave(number) => {
+                self.leaves -= 1;
+                self.nodes[number].ledger.leave();
+                self.go_on(number, scope);
+            }
+            Step::Crash(number) => {
+                self.crashes -= 1;
+                let Node {
+                    trip,
+                    late,
+                    calls,
+                    blur,
+                    ..
+                } = self.nodes[number];
+                let made = match scope.mistake {
+                    Mistake::ShareAfterDeath => 500,
+                    _ => scope.moments[self.moment],
+                };
+                let mut next = Node::new(made, blur, scope);
+                next.calls = calls;
+                // What it has sent may still arrive.
+                next.late = match trip {
+                    Trip::There(_, Some(write)) => Some(write),
+                    _ => late,
+                };
+                self.nodes[number] = next;
+            }
+            Step::Forget => self.forget(scope),
+        }
+    }
+
+    /// A question or its answer is lost.
+    fn lose(&mut self, step: Step, number: usize, scope: &Scope) {
+        self.losses -= 1;
+        let Trip::There(question, write) = self.nodes[number].trip else {
+            unreachable!("it is on its way");
+        };
+        let mut outcome = StoreReply::Unknown;
+        match step {
+            Step::LoseAnswer(_) => {
+                let _ = self.apply(write, scope);
+                if scope.mistake == Mistake::UnansweredIsNotWritten {
+                    outcome = StoreReply::Unavailable;
+                }
+            }
+            Step::Delay(_) => self.nodes[number].late = write,
+            Step::Double(_) => {
+                outcome = self.apply(write, scope);
+                self.nodes[number].late = write;
+            }
+            Step::Refuse(_) => outcome = StoreReply::Unavailable,
+            _ => {
+                if scope.mistake == Mistake::UnansweredIsGranted {
+                    outcome = StoreReply::Written(RecordVersion(0));
+                }
+            }
+        }
+        self.nodes[number].trip = Trip::Back(question, outcome);
+    }
+
+    /// The store loses what it has confirmed.
+    fn forget(&mut self, scope: &Scope) {
+        self.forgets -= 1;
+        let Some((_, lost)) = self.store else {
+            return;
+        };
+        let kept = match scope.forgets_what {
+            Forgets::LastWrite => self.before,
+            Forgets::All | Forgets::Nothing => None,
+        };
+        let granted = |record: QuotaRecord| record.total() - record.reserved() - record.left();
+        let is_same = |record: &QuotaRecord| record.window() == lost.window();
+        let still = kept.map(|(_, record)| record).filter(is_same);
+        let forgotten = granted(lost).saturating_sub(still.map_or(0, granted));
+        self.store = kept;
+        self.before = None;
+        if scope.mistake != Mistake::ForgetsForNothing
+            && let Some(window) = self.windows.get_mut(lost.window() as usize - 1)
+        {
+            window.forgotten += forgotten;
+        }
+    }
+
+    fn time(&self, number: usize, scope: &Scope) -> StoreTime {
+        let ms = scope.moments[self.moment];
+        let blur = self.nodes[number].blur;
+        let now = Timestamp::from_nanos(ms * 1_000_000);
+        let (mut earliest, mut latest) = (ms - blur, ms + blur);
+        if scope.mistake == Mistake::ClockIsWrong && number == 0 {
+            (earliest, latest) = (ms - 120, ms - 60);
+        }
+        let [earliest, latest] = [earliest, latest].map(Duration::from_millis);
+        StoreTime::between(now, earliest, latest)
+    }
+
+    /// A node pays for the call that waits, if it can, and asks, if there is something to ask.
+    fn go_on(&mut self, number: usize, scope: &Scope) {
+        let time = self.time(number, scope);
+        if self.nodes[number].waits {
+            self.pay(number, &time, scope);
+        }
+        let node = &mut self.nodes[number];
+        if matches!(node.trip, Trip::Rests) {
+            let waits = u64::from(node.waits);
+            let waiting = WaitingCost {
+                next: waits,
+                sum: waits,
+            };
+            node.trip = match node.ledger.next(waiting, &time) {
+                Action::Sleep(_) => Trip::Rests,
+                Action::Time(question) => Trip::Back(question, StoreReply::Time),
+                Action::Read(question) => Trip::There(question, None),
+                Action::Write(question, write) => Trip::There(question, Some(write)),
+            };
+        }
+        node.digest = digest(&node.ledger);
+    }
+
+    fn pay(&mut self, number: usize, time: &StoreTime, scope: &Scope) {
+        let node = &mut self.nodes[number];
+        let Ok(spent) = node.ledger.take(1, time) else {
+            return;
+        };
+        node.waits = false;
+        let now = scope.moments[self.moment] / 1_000;
+        if spent.window.is_some_and(|window| window != now) {
+            self.wrong.get_or_insert("spent in another window");
+        }
+        if spent.drawn + spent.safe != 1 {
+            self.wrong.get_or_insert("paid with something else");
+        }
+        let window = &mut self.windows[now as usize - 1];
+        window.spent += 1;
+        window.drawn += spent.drawn;
+    }
+
+    fn apply(&mut self, write: Option<RecordWrite>, scope: &Scope) -> StoreReply {
+        let version = self.store.map(|(version, _)| version);
+        let compares = scope.mistake != Mistake::ComparesNothing;
+        let write = write.filter(|write| write.replaces == version || !compares);
+        let Some(write) = write else {
+            return StoreReply::Stands(match self.store {
+                None => StoredRecord::Absent,
+                Some((version, record)) => StoredRecord::Record { version, record },
+            });
+        };
+        self.commit(&write.record, scope);
+        self.versions += 1;
+        let version = RecordVersion(self.versions);
+        self.before = self.store.filter(|_| scope.forgets > 0);
+        self.store = Some((version, write.record));
+        StoreReply::Written(version)
+    }
+
+    /// Counts a write.
+    fn commit(&mut self, record: &QuotaRecord, scope: &Scope) {
+        let number = record.window();
+        let running = scope.moments[self.moment] / 1_000;
+        if number > running {
+            self.wrong.get_or_insert("opened before it began");
+        }
+        let before = self.store.map(|(_, record)| record);
+        // A store that has forgotten is the exception.
+        let is_whole = self.forgets == scope.forgets;
+        if is_whole && before.is_some_and(|before| before.window() > number) {
+            self.wrong.get_or_insert("a window goes back");
+        }
+        let full = record.total() - record.reserved();
+        let before = before.filter(|before| before.window() == number);
+        let left = before.map_or(full, |before| before.left());
+        let window = &mut self.windows[number as usize - 1];
+        if is_whole && before.is_none() && window.committed > 0 {
+            self.wrong.get_or_insert("a window is opened twice");
+        }
+        window.committed += left.saturating_sub(record.left());
+        window.returned += record.left().saturating_sub(left);
+        if is_whole && full + window.returned != window.committed + record.left() {
+            self.wrong.get_or_insert("what is left was granted");
+        }
+    }
+}
+
+/// What the properties ask.
+impl World {
+    pub(crate) fn windows(&self) -> impl Iterator<Item = &WindowCounts> {
+        self.windows.iter()
+    }
+
+    pub(crate) fn has_ended(&self, scope: &Scope) -> bool {
+        self.moment + 1 == scope.moments.len()
+    }
+
+    /// A window is over, and less of it was spent than was granted, though a call waits.
+    pub(crate) fn has_lost_grant(&self, scope: &Scope) -> bool {
+        let running = scope.moments[self.moment] as usize / 1_000;
+        let mut over = self.windows[..running - 1].iter();
+        let waits = self.nodes.iter().any(|node| node.waits);
+        waits && over.any(|window| window.drawn + window.returned < window.committed)
+    }
+}
