@@ -23,7 +23,7 @@ pub(super) enum SupplyTarget {
 }
 
 /// Delays calls until their limits admit them, and decides whose turn it is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Scheduler<T> {
     pub(super) policy: Policy,
     pub(super) budgets: Budgets,
