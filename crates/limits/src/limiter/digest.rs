@@ -37,7 +37,12 @@ impl Limiter {
 impl LimitState {
     fn digest(&self, to: &mut Digest) {
         match self {
-            Self::Outstanding(Outstanding { in_use, .. }) => to.word(u64::from(*in_use)),
+            Self::Outstanding(Outstanding {
+                in_use,
+                // Both only foretell when calls start.
+                holds: _,
+                begun: _,
+            }) => to.word(u64::from(*in_use)),
             Self::Window(window) => window.digest(to),
             Self::Paced(_) => unreachable!("a digest has no paces"),
         }

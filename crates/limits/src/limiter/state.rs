@@ -211,14 +211,14 @@ pub(crate) enum Stake {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outstanding {
     pub(super) in_use: u32,
-    holds: Holds,
+    pub(super) holds: Holds,
     /// When the calls in flight began, about: as many of the latest as there are in flight.
-    begun: VecDeque<Timestamp>,
+    pub(super) begun: VecDeque<Timestamp>,
 }
 
 /// How long slots were held lately, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Holds {
+pub(super) struct Holds {
     count: u32,
     mean: f64,
     variance: f64,

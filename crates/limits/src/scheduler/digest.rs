@@ -7,7 +7,7 @@ use super::budgets::Budgets;
 use super::hold::{BudgetDraw, Hold, HoldState};
 use super::state::Scheduler;
 use crate::digest::{Digest, HeldTurn};
-use crate::queue::{BudgetSet, QueuedCall, WaitPlace};
+use crate::queue::{QueuedCall, WaitPlace};
 use crate::supply::Supply;
 use crate::time::Timestamp;
 
@@ -96,7 +96,7 @@ impl<T> QueuedCall<T> {
             call,
             payload: _,
             // Follows from the call and the policy.
-            meets: BudgetSet { .. },
+            meets: _,
             arrival,
             place,
             is_suspended,

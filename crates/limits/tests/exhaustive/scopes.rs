@@ -32,6 +32,8 @@ pub(crate) struct May {
     pub(crate) jump: bool,
     /// A call leaves for the backend in an action of its own, and not as it is admitted.
     pub(crate) send: bool,
+    /// A call that arrives runs at once if it need not wait, without a place in the queue.
+    pub(crate) run_at_once: bool,
     /// Calls may be suspended for this many steps.
     pub(crate) suspend: Option<u64>,
 }
@@ -49,6 +51,7 @@ impl May {
             pause: true,
             jump: false,
             send: false,
+            run_at_once: false,
             suspend: None,
         }
     }
@@ -175,6 +178,13 @@ impl Scope {
             longest_wait: 4 + 4 * remembers.as_secs(),
             broken: None,
         }
+    }
+
+    /// The same scope, where calls run at once that need not wait.
+    fn at_once(mut self) -> Self {
+        self.name += "-run-at-once";
+        self.may.run_at_once = true;
+        self
     }
 
     /// The same scope with a scheduler that has this fault.
@@ -358,9 +368,16 @@ pub(crate) fn reserve(at_once: usize, ticks: u8) -> Scope {
     )
 }
 
-/// Deadlines, a queue with two places, a window that counts by the reply, and jumps past the deadline.
+/// Deadlines, a queue with two places, a window in which calls count from their end, and jumps past the deadline.
 pub(crate) fn deadlines(at_once: usize) -> Scope {
-    let limits = vec![slots_of("slots", 1), window("window", 2, 3)];
+    let from_the_end = Limit::Window {
+        max: 2,
+        length: seconds(3),
+        guard: Duration::ZERO,
+        shape: WindowShape::Sliding,
+        stamp: WindowStamp::Replied,
+    };
+    let limits = vec![slots_of("slots", 1), LimitRule::new("window", from_the_end)];
     let kinds = vec![
         kind("patient", "list", 0, 1).patience(3),
         kind("hasty", "list", 1, 1).patience(1),
@@ -436,7 +453,7 @@ pub(crate) fn suspended(at_once: usize) -> Scope {
     )
 }
 
-/// A fixed window that becomes a sliding one, counted by the reply.
+/// A fixed window that becomes a sliding one in a reload.
 pub(crate) fn fixed(at_once: usize) -> Scope {
     let limits = |shape| {
         let limit = Limit::Window {
@@ -478,22 +495,38 @@ pub(crate) fn small() -> Vec<Scope> {
         buckets(2, 2, BucketOrder::Fair),
         buckets(2, 2, BucketOrder::Fifo),
         suspended(2),
+        slots(3).at_once(),
+        weights(3).at_once(),
     ]
 }
 
 /// For `make exhaustive`, the longest first.
 pub(crate) fn full() -> Vec<Scope> {
     vec![
-        crossing(4, 5),
-        slots(6),
-        windows(4),
-        turns(6),
-        weights(6),
-        reserve(4, 5),
-        deadlines(4),
-        buckets(4, 5, BucketOrder::Fair),
-        buckets(4, 5, BucketOrder::Fifo),
+        six(4, 2, 2),
         suspended(4),
-        fixed(4),
+        fixed(3),
+        crossing(4, 3),
+        buckets(4, 4, BucketOrder::Fair),
+        buckets(4, 4, BucketOrder::Fifo),
+        reserve(4, 4),
+        weights(6),
+        windows(3),
+        slots(6),
+        weights(5).at_once(),
+        slots(5).at_once(),
+        windows(2).at_once(),
+        deadlines(5),
+        turns(6),
     ]
+}
+
+/// Six calls in all, of two classes, at three limits that are not nested, with at most this many ticks, requeues and reloads.
+fn six(ticks: u8, requeues: u8, reloads: u8) -> Scope {
+    let mut scope = crossing(6, ticks);
+    scope.name = "six-calls".into();
+    scope.may.arrivals = Some(6);
+    scope.may.requeues = Some(requeues);
+    scope.may.reloads = Some(reloads);
+    scope
 }

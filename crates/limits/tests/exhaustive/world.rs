@@ -260,6 +260,13 @@ impl<'s> World<'s> {
         };
         let waiting = self.calls.iter().filter(|call| !call.runs()).count();
         let is_full = waiting as u64 >= u64::from(policy.capacity()) + u64::from(door);
+        if self.scope.may.run_at_once {
+            let at_once = self.scheduler.run_at_once(at(self.now), submitted.clone());
+            if let Ok(hold) = at_once {
+                self.calls.push(call);
+                return self.start(self.calls.len() - 1, hold.place());
+            }
+        }
         match self
             .scheduler
             .submit(at(self.now), submitted.clone(), call.id)
@@ -446,6 +453,12 @@ impl<'s> World<'s> {
         if let Some(earlier) = earlier.find(is_alike) {
             return Err(format!("call {id} overtook call {}", earlier.id));
         }
+        self.start(index, place)
+    }
+
+    /// A call leaves the queue, or never was there.
+    fn start(&mut self, index: usize, place: u32) -> Result<(), Violation> {
+        let call = self.calls[index];
         let run = self.oracle.ran(&self.call_of(&call), self.now)?;
         self.calls[index].state = CallState::Running { place, run };
         if !self.scope.may.send {

@@ -1,6 +1,6 @@
 //! What decides where flows wait, as words of a digest.
 
-use super::flow::{BudgetQueue, Flow, FlowKey, LastCheck, PassedHead, RoomClaim, WaitList};
+use super::flow::{BudgetQueue, Flow, LastCheck, PassedHead, RoomClaim, WaitList};
 use super::flows::Parking;
 use crate::digest::Digest;
 use crate::queue::Budget;
@@ -109,7 +109,8 @@ impl Parking {
 impl Flow {
     fn digest(&self, to: &mut Digest) {
         let Self {
-            key: FlowKey { .. },
+            // In each of its calls.
+            key: _,
             head: _,
             parked_at,
             passed,
