@@ -23,6 +23,8 @@ pub(super) enum SupplyTarget {
 }
 
 /// Delays calls until their limits admit them, and decides whose turn it is.
+///
+/// A clone goes its own way from then on. Calls in flight are in flight in both.
 #[derive(Clone, Debug)]
 pub struct Scheduler<T> {
     pub(super) policy: Policy,
