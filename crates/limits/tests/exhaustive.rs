@@ -71,7 +71,7 @@ fn every_interleaving_of_a_few_calls_keeps_every_law() {
 
 /// The full scopes: `make exhaustive`. SCOPE has only those searched whose names contain it.
 #[test]
-#[ignore = "takes a quarter of an hour"]
+#[ignore = "takes minutes on two cores"]
 fn every_interleaving_in_the_full_scopes_keeps_every_law() {
     let mut scopes = scopes::full();
     if let Ok(name) = std::env::var("SCOPE") {

@@ -503,14 +503,14 @@ pub(crate) fn small() -> Vec<Scope> {
 /// For `make exhaustive`, the longest first.
 pub(crate) fn full() -> Vec<Scope> {
     vec![
-        six(4, 2, 2),
-        suspended(4),
+        six(4, 1, 1),
         fixed(3),
         crossing(4, 3),
-        buckets(4, 4, BucketOrder::Fair),
-        buckets(4, 4, BucketOrder::Fifo),
         reserve(4, 4),
+        buckets(3, 4, BucketOrder::Fair),
+        buckets(3, 4, BucketOrder::Fifo),
         weights(6),
+        suspended(3),
         windows(3),
         slots(6),
         weights(5).at_once(),
