@@ -83,6 +83,8 @@ pub mod call;
 #[cfg(feature = "std")]
 pub mod clock;
 mod delay;
+#[doc(hidden)]
+pub mod digest;
 #[cfg(feature = "std")]
 pub mod keyed;
 mod limiter;

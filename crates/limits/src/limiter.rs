@@ -4,6 +4,7 @@
 //! on. A stake comes back in one of two ways: undrawn, as if it had never been drawn, or released at the end
 //! of the call. In a window the end is not enough: a departure counts for one whole window.
 
+mod digest;
 mod level;
 mod refunds;
 mod state;
@@ -30,7 +31,7 @@ use crate::window::Window;
 pub(crate) const RETRY_UNMEASURED: Duration = Duration::from_secs(1);
 
 /// A limit in force.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Limiter {
     pub(crate) rule: LimitRule,
     /// The maximum by its rule.
@@ -50,7 +51,7 @@ pub(crate) struct Limiter {
 }
 
 /// The reserve of one class, and what that class uses of the limit.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ReserveState {
     reserve: Reserve,
     used: LimitState,

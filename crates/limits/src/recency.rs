@@ -17,7 +17,7 @@ pub trait Linked {
 }
 
 /// The ends of the list.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Recency {
     oldest: Option<SlabKey>,
     newest: Option<SlabKey>,

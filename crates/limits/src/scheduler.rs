@@ -22,6 +22,7 @@ mod bucket;
 mod buckets;
 mod budgets;
 mod carry;
+mod digest;
 mod event;
 mod forecast;
 mod foresee;

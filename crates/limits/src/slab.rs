@@ -26,7 +26,7 @@ impl SlabKey {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Slab<V> {
     places: Vec<SlabEntry<V>>,
     free: Vec<u32>,
@@ -34,7 +34,7 @@ pub struct Slab<V> {
     retired: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SlabEntry<V> {
     generation: u32,
     value: Option<V>,
@@ -87,6 +87,11 @@ impl<V> Slab<V> {
     /// The value that has this place now.
     pub fn at(&self, index: u32) -> Option<&V> {
         self.places.get(index as usize)?.value.as_ref()
+    }
+
+    /// The places that are used again, the next one last.
+    pub(crate) fn free_places(&self) -> &[u32] {
+        &self.free
     }
 
     pub fn get_mut(&mut self, key: SlabKey) -> Option<&mut V> {

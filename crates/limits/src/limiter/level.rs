@@ -51,6 +51,11 @@ pub(crate) struct TokenDraw {
 }
 
 impl TokenDraw {
+    /// The number of the draw from a bucket; `None` if it came from a pace.
+    pub(crate) const fn number(&self) -> Option<u64> {
+        self.origin.draw()
+    }
+
     pub(crate) const NOTHING: Self = Self {
         tokens: 0.0,
         origin: DrawOrigin::of_pace(0.0),

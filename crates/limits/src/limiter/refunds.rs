@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use crate::bucket::{Burst, Fill, TokenBucket, TokenLimiter, Tokens};
+use crate::digest::Digest;
 use crate::time::Timestamp;
 
 /// Levels that are remembered, at most. With more of them a refund is smaller, and never larger.
@@ -145,6 +146,27 @@ impl RefundedBucket {
         self.held += tokens;
         self.draws += 1;
         self.draws
+    }
+
+    pub(crate) fn digest(&self, now: Timestamp, to: &mut Digest) {
+        let Self {
+            bucket,
+            draws,
+            notes: _,
+            noted,
+            held,
+        } = self;
+        to.real(bucket.peek(now));
+        to.real(bucket.burst().get());
+        to.real(bucket.fill().get());
+        to.word(u64::from(*noted));
+        for RoomNote { draw, room, held } in self.noted() {
+            to.drawn_after(*draw);
+            to.word(u64::from(draw == draws));
+            to.real(*room);
+            to.real(*held);
+        }
+        to.real(*held);
     }
 
     /// Tokens a second that flow in.

@@ -6,6 +6,7 @@ use core::time::Duration;
 use super::level::{BucketLimit, Level, TokenDraw};
 use crate::bucket::TokenCount;
 use crate::call::{Call, Cost};
+use crate::digest::Digest;
 use crate::policy::{Limit, WindowStamp};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
@@ -14,7 +15,7 @@ use crate::window::Window;
 /// Why other cases do not occur.
 const MISMATCH: &str = "a call has a stake of the limit's own kind";
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum LimitState {
     Outstanding(Outstanding),
     Window(Window),
@@ -177,6 +178,13 @@ pub(crate) enum LimitOpening {
 pub(crate) struct Departures([Option<Timestamp>; 2]);
 
 impl Departures {
+    pub(crate) fn digest(self, to: &mut Digest) {
+        let Self(departed) = self;
+        for at in departed {
+            to.maybe_past(at);
+        }
+    }
+
     /// The departure that a window with this stamp counts, if it has happened.
     pub(crate) const fn departed(self, stamp: WindowStamp) -> Option<Timestamp> {
         self.0[stamp as usize]
@@ -200,17 +208,17 @@ pub(crate) enum Stake {
     Tokens(TokenDraw),
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Outstanding {
     pub(super) in_use: u32,
-    holds: Holds,
+    pub(super) holds: Holds,
     /// When the calls in flight began, about: as many of the latest as there are in flight.
-    begun: VecDeque<Timestamp>,
+    pub(super) begun: VecDeque<Timestamp>,
 }
 
 /// How long slots were held lately, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Holds {
+pub(super) struct Holds {
     count: u32,
     mean: f64,
     variance: f64,

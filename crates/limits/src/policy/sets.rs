@@ -18,7 +18,7 @@ pub(crate) type SetId = u32;
 
 /// The sets of limits: one for each function with a limit of its own, one for all other functions and one for a call that
 /// may be of any function, times the same for backends, times the same for classes that a limit names.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct LimitSets {
     /// Functions with a limit of their own, in order of [`by_length`]. A function's number is its place in
     /// here plus one. The last number is that of [`ANY_FUNCTION`].

@@ -100,7 +100,7 @@ impl WaitAccount {
 }
 
 /// Since when a call waits where it does, and what it has waited for elsewhere.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Stay {
     pub(crate) since: Timestamp,
     /// The flow's account as it was last changed before the call joined; `None` if the call was

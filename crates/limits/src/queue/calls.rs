@@ -9,7 +9,7 @@ use crate::sorted::Sorted;
 use crate::time::Timestamp;
 
 /// All calls that wait.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CallQueue<T> {
     /// Their places and arrivals are changed by the methods here only.
     pub(crate) calls: Slab<QueuedCall<T>>,

@@ -82,6 +82,7 @@
 //! flow, its other flows join the same group.
 
 mod callers;
+mod digest;
 mod order;
 mod service;
 #[cfg(test)]

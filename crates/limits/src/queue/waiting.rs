@@ -11,7 +11,7 @@ use crate::slab::SlabKey;
 use crate::time::Timestamp;
 
 /// A call that waits, and where.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct QueuedCall<T> {
     pub(crate) call: Call,
     pub(crate) payload: T,

@@ -116,7 +116,7 @@ pub struct BucketCounts {
     pub rejected: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct BucketState {
     pub(super) rule: BucketRule,
     /// The rate set from outside, where several processes share one.
@@ -210,7 +210,7 @@ impl BucketState {
 }
 
 /// All buckets. One that calls wait for is never removed.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Buckets {
     pub(super) all: Slab<BucketState>,
     pub(super) by_id: BTreeMap<BucketId, SlabKey>,

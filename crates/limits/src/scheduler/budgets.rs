@@ -18,7 +18,7 @@ use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
 /// Everything that calls draw from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Budgets {
     pub(super) sets: LimitSets,
     pub(super) limits: Vec<Limiter>,

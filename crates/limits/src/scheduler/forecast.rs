@@ -126,7 +126,7 @@ pub(super) struct CallerLoad {
 pub(super) type HeldSet = (Option<Budget>, SetId, Class);
 
 /// The waiting calls, counted.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Forecast {
     pub(super) loads: BTreeMap<(LimitId, Class, Caller), CallerLoad>,
     depths: BTreeMap<(LimitId, Class), Depths>,

@@ -39,7 +39,7 @@ pub enum Outcome {
 }
 
 /// A call in flight.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct HoldState {
     pub(super) since: Timestamp,
     pub(super) call: Call,
@@ -55,7 +55,7 @@ pub(super) struct HoldState {
 }
 
 /// The draw of a call from one limit, bucket or quota.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum BudgetDraw {
     Limit {
         limit: LimitId,

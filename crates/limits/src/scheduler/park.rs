@@ -23,6 +23,7 @@
 
 mod audit;
 mod claims;
+mod digest;
 mod flow;
 mod flows;
 mod reload;

@@ -23,7 +23,9 @@ pub(super) enum SupplyTarget {
 }
 
 /// Delays calls until their limits admit them, and decides whose turn it is.
-#[derive(Debug)]
+///
+/// A clone goes its own way from then on. Calls in flight are in flight in both.
+#[derive(Clone, Debug)]
 pub struct Scheduler<T> {
     pub(super) policy: Policy,
     pub(super) budgets: Budgets,

@@ -15,6 +15,7 @@ use core::mem;
 use core::time::Duration;
 
 use crate::call::Cost;
+use crate::digest::Digest;
 use crate::time::{Timestamp, nanos};
 use crate::verdict::Verdict;
 
@@ -256,6 +257,28 @@ impl Window {
         if let Some(last) = self.departures.drain(..forgotten).next_back() {
             self.dropped = last.total;
         }
+    }
+
+    /// Adds the departures that may still count, and what is reserved.
+    pub(crate) fn digest(&self, to: &mut Digest) {
+        let Self {
+            // Both by the rule, which a search knows.
+            length: _,
+            phase: _,
+            reserved,
+            departures: _,
+            // Only differences of totals count.
+            dropped: _,
+        } = self;
+        to.word(*reserved);
+        for (at, cost) in self.departures() {
+            if !to.remembers(at) {
+                continue;
+            }
+            to.past(at);
+            to.word(u64::from(cost));
+        }
+        to.word(u64::MAX);
     }
 
     /// The departures that are remembered, oldest first, with what each counts.

@@ -3,6 +3,10 @@
 //! It shares no code with the limiters: it keeps every call that was ever let through and
 //! counts again, each time, which of them a limit still has to count.
 
+#![allow(dead_code, reason = "each binary of tests uses a part of this")]
+
+mod recent;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,9 +44,9 @@ pub(crate) enum End {
 }
 
 /// The history so far, and the rules in force.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Oracle {
-    rules: Vec<LimitRule>,
+    rules: Arc<[LimitRule]>,
     supplies: BTreeMap<(Arc<str>, Supplier), Supply>,
     buckets: BTreeMap<BucketId, BucketHistory>,
     lives: u64,
@@ -52,7 +56,7 @@ pub(crate) struct Oracle {
     inexact: BTreeSet<Arc<str>>,
     /// Limits that had the same rule except the maximum throughout, and the largest maximum
     /// ever in force.
-    constant: BTreeMap<Arc<str>, (LimitRule, u64)>,
+    constant: Arc<BTreeMap<Arc<str>, (LimitRule, u64)>>,
 }
 
 impl Oracle {
@@ -67,13 +71,13 @@ impl Oracle {
             })
             .collect();
         Self {
-            rules: rules.to_vec(),
+            rules: rules.into(),
             supplies: BTreeMap::new(),
             buckets: BTreeMap::new(),
             lives: 0,
             runs: Vec::new(),
             inexact: BTreeSet::new(),
-            constant,
+            constant: Arc::new(constant),
         }
     }
 
@@ -315,7 +319,7 @@ impl Oracle {
 
     /// Another policy is in force.
     pub(crate) fn applied(&mut self, rules: &[LimitRule], now: u64) {
-        let old = std::mem::replace(&mut self.rules, rules.to_vec());
+        let old = std::mem::replace(&mut self.rules, rules.into());
         for rule in rules {
             let before = old.iter().find(|before| before.name == rule.name);
             // Whose the departures before were is not known to a reserve that is new.
@@ -360,7 +364,7 @@ impl Oracle {
         let same = |a: &LimitRule, b: &LimitRule| {
             a.scope == b.scope && with_max(&a.limit, 0) == with_max(&b.limit, 0)
         };
-        self.constant.retain(|name, (constant, largest)| {
+        Arc::make_mut(&mut self.constant).retain(|name, (constant, largest)| {
             let Some(rule) = rules.iter().find(|rule| rule.name == *name) else {
                 return false;
             };
@@ -499,7 +503,7 @@ impl Oracle {
 }
 
 /// Everything that happened to a bucket since it was made.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct BucketHistory {
     life: u64,
     events: Vec<(u64, Happened)>,

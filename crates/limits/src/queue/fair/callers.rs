@@ -37,12 +37,12 @@ pub(super) enum CallerGroup {
 }
 
 /// The callers of one class at one limit.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Callers {
     /// All share one group: flows go by arrival.
-    by_arrival: bool,
+    pub(super) by_arrival: bool,
     /// Deals the hands.
-    seed: u64,
+    pub(super) seed: u64,
     pub(super) virtual_time: u64,
     /// Sorted by group. They are few, so a vector serves them best.
     pub(super) known: Vec<(CallerGroup, GroupTags)>,
@@ -54,7 +54,7 @@ pub(super) struct Callers {
     pub(super) sharded: BTreeMap<Caller, (u8, u32)>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct GroupTags {
     pub(super) start: u64,
     /// Where it started last: no refund takes it further back.

@@ -10,7 +10,7 @@ use crate::call::{Call, Class};
 use crate::queue::budget::FlowId;
 
 /// The order in which the flows that wait at one limit go.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct FairOrder {
     pub(super) flows: u32,
     /// The only flow since there was none.
@@ -21,15 +21,15 @@ pub(crate) struct FairOrder {
     pub(super) by_arrival: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Tags {
     /// Calls that were served anywhere before these tags counted any.
-    served_before: u64,
+    pub(super) served_before: u64,
     pub(super) classes: Vec<ClassTags>,
     pub(super) virtual_time: u128,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ClassTags {
     pub(super) start: u128,
     /// Where it started last: no refund takes it further back.

@@ -12,7 +12,7 @@ use crate::limiter::Unit;
 use crate::time::Timestamp;
 
 /// The callers of a class that wait at one limit, by how far their calls move their turns.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Depths {
     /// By step, ascending; none is empty. Those that have had a turn are apart.
     steps: Vec<((u8, bool), DepthStep)>,

@@ -32,7 +32,7 @@ impl FlowKey {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Flow {
     pub(super) key: FlowKey,
     /// The first call of this flow, with its arrival.
@@ -63,7 +63,7 @@ impl Flow {
 }
 
 /// A head was passed over.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PassedHead {
     /// From when on it may claim.
     pub(super) due: Timestamp,
@@ -129,7 +129,7 @@ pub(crate) enum SecondList {
 }
 
 /// The flows that wait at a limit, bucket or quota.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct BudgetQueue {
     pub(super) order: FairOrder,
     /// By arrival.

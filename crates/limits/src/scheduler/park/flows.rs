@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 /// Flows without a call that are kept for the next one: to make a flow costs more than to find it.
 pub(super) const RESTING_MAX: usize = 64;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Parking {
     pub(super) common: OrderSettings,
     pub(super) flows: Vec<Flow>,

@@ -16,7 +16,7 @@ use crate::slab::{Slab, SlabKey};
 use crate::time::Timestamp;
 
 /// The limiter of a key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::scheduler) struct QuotaLimiter {
     pub(in crate::scheduler) of: QuotaKey,
     /// The quota with its rule.
@@ -69,7 +69,7 @@ impl Linked for QuotaLimiter {
 }
 
 /// A rule, and what its keys have in common.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::scheduler) struct NamedQuota {
     /// `None` while it is removed.
     pub(in crate::scheduler) rule: Option<QuotaRule>,
@@ -101,7 +101,7 @@ pub(crate) enum KeyMatch {
 }
 
 /// All quotas.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct QuotaTable {
     pub(in crate::scheduler) named: Slab<NamedQuota>,
     pub(in crate::scheduler) by_name: BTreeMap<Arc<str>, SlabKey>,
