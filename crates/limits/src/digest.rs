@@ -156,6 +156,7 @@ impl Digest {
         let Call {
             function,
             backend,
+            server,
             class,
             caller,
             weight,
@@ -174,6 +175,7 @@ impl Digest {
         }
         let small = [
             u32::from(backend.0),
+            u32::from(server.key()),
             class.0,
             weight.get(),
             cost.get(),

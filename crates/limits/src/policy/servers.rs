@@ -11,7 +11,7 @@ use super::sets::LimitId;
 use crate::call::{Backend, ServerChoice, ServerNumber};
 
 /// The servers of one backend.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ServerGroup {
     pub(crate) backend: Backend,
     /// Where calls wait that any server may serve.
@@ -23,7 +23,7 @@ pub(crate) struct ServerGroup {
 }
 
 /// The limits of one server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ServerLimits {
     pub(crate) server: ServerNumber,
     pub(crate) limits: Vec<LimitId>,

@@ -28,6 +28,7 @@ impl<T> Scheduler<T> {
             to_reject,
             // Follows from the supplies.
             expiries: _,
+            bound,
             share: _,
             now,
             joined: _,
@@ -37,6 +38,7 @@ impl<T> Scheduler<T> {
             keeps_events: _,
             events: _,
         } = self;
+        assert!(bound.is_empty(), "a digest has no calls with keys");
         assert!(
             to_reject.is_empty(),
             "a digest is of a scheduler that sleeps"
@@ -54,6 +56,7 @@ impl<T> Scheduler<T> {
         let Budgets {
             sets: _,
             limits,
+            groups,
             buckets: Buckets { all, by_id: _ },
             quotas: _,
         } = budgets;
@@ -76,6 +79,9 @@ impl<T> Scheduler<T> {
             held.digest(to);
         }
         limits.iter().for_each(|limiter| limiter.digest(to));
+        groups
+            .iter()
+            .for_each(|group| to.word(group.begins_at as u64));
         all.iter().for_each(|(_, bucket)| bucket.digest(*now, to));
         parking.digest(all.iter().map(|(key, _)| key), to);
     }
@@ -142,6 +148,7 @@ impl HoldState {
             // How long it runs.
             since: _,
             call,
+            server,
             arrival,
             service,
             // Compared with tags, where those are added.
@@ -150,6 +157,7 @@ impl HoldState {
             progress,
         } = self;
         to.call(call);
+        to.word(server.map_or(0, |server| u64::from(server.get())));
         to.arrival(*arrival);
         service.digest(to);
         to.word(drawn.len() as u64);

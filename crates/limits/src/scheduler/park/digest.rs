@@ -70,7 +70,8 @@ impl Parking {
             // The sum of the claims.
             claimed: _,
             idle: _,
-            kept_for,
+            // Follows from the policy.
+            second: _,
             all,
             kept,
         } = at;
@@ -89,7 +90,6 @@ impl Parking {
             to.word(*draw);
             to.maybe_coming(*until);
         }
-        to.word(kept_for.map_or(u64::MAX, |class| u64::from(class.0)));
         for LastCheck {
             last_flow,
             opens,
