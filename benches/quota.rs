@@ -24,7 +24,7 @@ use tidegate::app::App;
 use tidegate::call::claim::ClaimDeadline;
 use tidegate::call::{Destination, Identity, NoObserver, Origin, Peer, Record, Role, Slot as _};
 use tidegate::config;
-use tidegate_limits::call::QuotaKey;
+use tidegate_limits::call::{QuotaKey, ServerChoice};
 use tidegate_limits::quota::{OutagePolicy, RuleSettings, WindowRule};
 use tidegate_limits::scheduler::{OnExcess, Outcome};
 use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
@@ -202,6 +202,7 @@ impl<'a> Load<'a> {
             let ask = Ask {
                 function: Arc::clone(&function),
                 destination: Destination::Http,
+                server: ServerChoice::ANY,
                 limited: true,
                 arrived,
                 waits: Waits::Client,
