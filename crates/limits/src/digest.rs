@@ -47,7 +47,7 @@ pub struct Digest {
 pub(crate) struct HeldTurn {
     pub(crate) class: Class,
     pub(crate) caller: Caller,
-    /// Which of all that were served.
+    /// Its number among all that were served.
     pub(crate) served: u64,
     pub(crate) at: Budget,
     pub(crate) service: TurnAdvance,

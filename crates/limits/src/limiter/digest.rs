@@ -1,4 +1,4 @@
-//! What decides in a limit, as words of a digest.
+//! The state of a limit, as words of a digest.
 
 use super::level::Level;
 use super::state::{LimitState, Outstanding, Stake};

@@ -1,4 +1,4 @@
-//! What decides in a scheduler, as words of a digest.
+//! The state of a scheduler, as words of a digest.
 
 use alloc::vec::Vec;
 

@@ -11,7 +11,7 @@ use super::world::{Apart, BUCKET, LiveCall, World, at};
 use crate::STEP;
 use crate::oracle::{CLOSE, Violation, draw, meets};
 
-/// What claims keep: they are the only reason for which a call waits though there is room.
+/// Room that claims keep: they are the only reason for which a call waits though there is room.
 struct Claims {
     limits: BTreeMap<Arc<str>, u64>,
     tokens: f64,

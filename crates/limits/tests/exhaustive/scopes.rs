@@ -18,7 +18,7 @@ pub(crate) struct Kind {
     pub(crate) patience: Option<u64>,
 }
 
-/// What may happen, and how often in all; `None` is without end.
+/// Actions that may happen, and how often in all; `None` is without end.
 #[derive(Clone, Copy)]
 pub(crate) struct May {
     /// Calls that wait or run at once.
@@ -73,7 +73,7 @@ impl Pair {
         self.moves[1][kind as usize]
     }
 
-    /// One maximal call of each.
+    /// A maximal call of each.
     pub(crate) fn most(&self) -> i32 {
         let most = |moves: &[i32]| moves.iter().copied().max().unwrap_or(0);
         most(&self.moves[0]) + most(&self.moves[1])
@@ -180,14 +180,14 @@ impl Scope {
         }
     }
 
-    /// The same scope, where calls run at once that need not wait.
+    /// A copy of the scope, where calls run at once that need not wait.
     fn at_once(mut self) -> Self {
         self.name += "-run-at-once";
         self.may.run_at_once = true;
         self
     }
 
-    /// The same scope with a scheduler that has this fault.
+    /// A copy of the scope with a scheduler that has this fault.
     pub(crate) fn broken(mut self, broken: Broken) -> Self {
         self.broken = Some(broken);
         if broken == Broken::FixedWindows {
@@ -202,7 +202,7 @@ impl Scope {
     }
 }
 
-/// What a scheduler with this fault has instead of a policy.
+/// The policy of a scheduler with this fault.
 fn given(policy: &Policy, broken: Broken) -> Policy {
     let mut limits = policy.limits().to_vec();
     let mut weights = [0, 1].map(|class| policy.classes()[class].weight);

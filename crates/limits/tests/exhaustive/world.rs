@@ -1,4 +1,4 @@
-//! One state of the search: a scheduler with its calls, and the oracle.
+//! A state of the search: a scheduler with its calls, and the oracle.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ impl LiveCall {
     }
 }
 
-/// What two that both wait were served by weight since then: how far the difference is above its least, and below its most.
+/// The service that two that both wait got by weight since then: how far the difference is above its least, and below its most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Apart {
     pub(crate) above: i32,
@@ -122,7 +122,7 @@ pub(crate) struct World<'s> {
     reloads: u8,
     /// For each pair of kinds that the scope compares.
     pub(crate) apart: Vec<Option<Apart>>,
-    /// What happened since the last action, in words, if that is wanted.
+    /// Events since the last action, in words, if that is wanted.
     pub(crate) told: Option<Vec<String>>,
 }
 

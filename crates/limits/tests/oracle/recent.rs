@@ -47,7 +47,7 @@ impl Run {
 }
 
 impl Oracle {
-    /// What counts as a departure. A search has no reloads that change it.
+    /// The event that counts as a departure. A search has no reloads that change it.
     fn stamps(&self) -> Vec<WindowStamp> {
         let stamps = self.rules.iter().filter_map(|rule| match rule.limit {
             Limit::Window { stamp, .. } => Some(stamp),

@@ -150,7 +150,7 @@ struct Client {
     wants_all: bool,
     /// By how much its clock is behind.   s
     behind: u64,
-    /// It sleeps until then.
+    /// Time at which it wakes.
     paused_until: u64,
     messages: Vec<Message>,
     /// When its lease ends at the server that granted it, and how many elections had been before.
@@ -803,13 +803,13 @@ fn report_last_lease(
     }
 }
 
-/// What the properties ask.
+/// Answers for the properties.
 impl World {
     pub(crate) fn has_ended(&self, scope: &Scope) -> bool {
         self.now >= START + scope.ends
     }
 
-    /// What all clients together may use now.
+    /// The sum that all clients may use now.
     pub(crate) fn usable(&self) -> f64 {
         // Clients that are not there may begin at any time.
         let absent = NAMES.len() - self.clients.len();

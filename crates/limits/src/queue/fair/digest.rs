@@ -1,4 +1,4 @@
-//! What decides in an order, as words of a digest.
+//! The state of an order, as words of a digest.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What decides where flows wait, as words of a digest.
+//! The places where flows wait, as words of a digest.
 
 use super::flow::{BudgetQueue, Flow, LastCheck, PassedHead, RoomClaim, WaitList};
 use super::flows::Parking;

@@ -38,7 +38,7 @@ pub(crate) struct Scope {
     pub(crate) mistake: Mistake,
 }
 
-/// What a store loses that forgets.
+/// The writes that a store loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forgets {
     Nothing,
@@ -62,7 +62,7 @@ pub(crate) enum Mistake {
     ClockIsWrong,
     /// A node that dies has its own share at once again.
     ShareAfterDeath,
-    /// What the store has forgotten counts as if it had not been granted.
+    /// A draw that the store has forgotten counts as if it had not been granted.
     ForgetsForNothing,
 }
 
@@ -586,7 +586,7 @@ impl World {
     }
 }
 
-/// What the properties ask.
+/// Answers for the properties.
 impl World {
     pub(crate) fn windows(&self) -> impl Iterator<Item = &WindowCounts> {
         self.windows.iter()
