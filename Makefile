@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test test-tools laws model exhaustive nextest check check-code check-builds docs site manifests deny advisories loom mutants peers nova nova-mix rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts servers faults-tools predict corpus-peers coming-from nginx-tools fuzz \
+.PHONY: run test test-tools laws model exhaustive evidence nextest check check-code check-builds docs site manifests deny advisories loom mutants peers nova nova-mix rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts servers faults-tools predict corpus-peers coming-from nginx-tools fuzz \
   packages packages-twice packages-tools try-packages try-here s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -39,10 +39,11 @@ laws: nextest
 	TIDEGATE_SEEDS=$(SEEDS) $(NEXTEST) run --workspace -E 'not package(tidegate) or kind(lib) or test(/^audit::/)'
 
 # Every order of messages, deaths, pauses and clocks in bounded scopes, with the state machines of leases, quotas and the hand-over
-# that the product runs; ten minutes on two cores. MODEL_REPORT gets a line of JSON for each scope: its bounds, its states, its
-# depth, and why the bounds are enough. `make test` has the small scopes.
-MODEL_REPORT ?= $(or $(CARGO_TARGET_DIR),target)/evidence/model.txt
-MODEL = TIDEGATE_MODEL_REPORT=$(abspath $(MODEL_REPORT)) $(CARGO) test --quiet
+# that the product runs; ten minutes on two cores. target/evidence/model.txt gets a line of JSON for each scope: its bounds, its
+# states, its depth, and why the bounds are enough. `make test` has the small scopes.
+EVIDENCE = $(abspath $(or $(CARGO_TARGET_DIR),target)/evidence)
+MODEL_REPORT = $(EVIDENCE)/model.txt
+MODEL = TIDEGATE_EVIDENCE=$(MODEL_REPORT) $(CARGO) test --quiet
 SEARCH = -- --include-ignored --nocapture --test-threads 1
 model:
 	@mkdir -p $(dir $(MODEL_REPORT))
@@ -132,10 +133,20 @@ loom:
 	RUSTFLAGS="--cfg loom" $(CARGO) test -p tidegate-limits --lib --target-dir target/loom loom
 
 # Every interleaving of a few calls through the scheduler: 13 million states in eight minutes of processor time, on two threads.
-# Writes a line for each scope into target/evidence/exhaustive.txt. SCOPE=windows searches only the scopes whose names contain it.
+# Writes a line of JSON for each scope into target/evidence/exhaustive.txt. SCOPE=windows searches only the scopes whose names contain
+# it.
 SCOPE ?=
 exhaustive:
-	SCOPE=$(SCOPE) $(CARGO) test --release -p tidegate-limits --test exhaustive -- --ignored --nocapture
+	@mkdir -p $(EVIDENCE)
+	@rm -f $(EVIDENCE)/exhaustive.txt
+	TIDEGATE_EVIDENCE=$(EVIDENCE)/exhaustive.txt SCOPE=$(SCOPE) $(CARGO) test --release -p tidegate-limits --test exhaustive -- --ignored --nocapture
+
+# What docs/reference/evidence.md says, once more, in half an hour on two cores. It writes the figures of that page.
+evidence:
+	$(MAKE) model
+	$(MAKE) exhaustive
+	$(MAKE) fuzz MINUTES=10
+	python3 tests/evidence/report.py
 
 # Changes the decision core in one place at a time, and reports which changes no test notices: docs/reports/mutants.md.
 # It runs for at most HOURS; the next run continues. If the core or its tests changed, all mutants run again; with
@@ -294,12 +305,16 @@ nginx-tools:
 	  SUDO=$$(command -v sudo || true); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends nginx-light >/dev/null; }
 
-# Random HTTP messages through crates/h1, with what hyper, httparse and http_desync_guardian say of them, on stable Rust. It
-# goes on from where the last run ended (tests/fuzz), for INPUTS=... or for MINUTES. A finding fails, and prints the command
-# that repeats it.
+# Random and guided inputs through every reader of bytes from outside, for MINUTES in all, on stable Rust: fuzz/README.md. It goes
+# on from where the last run ended. TARGETS="ledger config" tries only these. A finding fails, and prints what repeats it. INPUTS=...
+# tries as many of the parser only, and AGAIN=... one of them.
+TARGETS ?=
+fuzz: MINUTES = 60
 fuzz:
-	MINUTES=$(MINUTES) INPUTS=$(INPUTS) AGAIN=$(AGAIN) \
-	  $(CARGO) test --profile fuzzing -p tidegate-h1 --test differential -- the_long_run --exact --ignored --nocapture
+	@if [ -n "$(AGAIN)$(INPUTS)" ]; then \
+	   INPUTS=$(INPUTS) AGAIN=$(AGAIN) \
+	     $(CARGO) test --profile fuzzing -p tidegate-h1 --test differential -- the_long_run --exact --ignored --nocapture; \
+	 else EVIDENCE=$(EVIDENCE)/fuzz.txt python3 fuzz/run.py --minutes $(MINUTES) $(if $(TARGETS),--only $(TARGETS)); fi
 
 # Counts the instructions of a call, for tests/it/instructions.rs.
 valgrind:

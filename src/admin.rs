@@ -55,7 +55,7 @@ pub(crate) use callers::{because, without_name, written};
 pub use errors::{link_to_what_to_do, what_to_do};
 pub use guard::{NamedToken, Token};
 pub use now::{
-    AddressNow, BackendNow, CallNow, FRAMES_MAX, LimitNow, NowState, QueueLevels, ReadyNow,
+    AddressNow, BackendNow, CallNow, FRAMES_MAX, HeldByJob, LimitNow, NowState, QueueLevels, ReadyNow,
     RefusalCount, ReloadNow, SeriesSpan, StoreNow, Traffic,
 };
 pub use quotas::{

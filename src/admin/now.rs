@@ -55,6 +55,8 @@ pub struct NowState {
     pub callers: Vec<Traffic>,
     /// The calls that have waited longest.
     pub oldest_calls: Vec<CallNow>,
+    /// Slots that jobs hold behind the answers of their calls, the longest first.
+    pub jobs: Vec<HeldByJob>,
     /// The configured backends.
     pub backends: Vec<BackendNow>,
     /// The store of quotas.
@@ -80,6 +82,21 @@ pub struct ReadyNow {
     pub ok: bool,
     /// Why not.
     pub why: Option<String>,
+}
+
+/// A slot that a job holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HeldByJob {
+    /// The id that the backend has given it, without a query and shortened.
+    pub id: String,
+    /// The function of its call.
+    pub function: String,
+    /// The call that has begun it; `None` of a job of the process before.
+    pub call: Option<CallId>,
+    /// The time since its answer.   s
+    pub lasts_seconds: f64,
+    /// Until the slot is free in any case.   s
+    pub left_seconds: f64,
 }
 
 /// The levels of the queue.

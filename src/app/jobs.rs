@@ -16,6 +16,7 @@ use tidegate_runtime::Clock;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::AppState;
+use crate::admin::{CallId, HeldByJob};
 use crate::call::identity::Identity;
 use crate::call::job_meter::{JobMeter, StartedJob};
 use crate::call::jobs::{AskedJob, JobNow, JobStep, Jobs};
@@ -25,6 +26,8 @@ use crate::call::{
 };
 use crate::forward::{Forward, Forwarder};
 
+/// The most jobs that are shown.
+const JOBS_MAX: usize = 32;
 /// Longest time for an answer about a job.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
@@ -41,6 +44,21 @@ pub(super) fn held_by_jobs(jobs: &[JobNow]) -> Option<String> {
 }
 
 impl AppState {
+    /// The jobs that hold slots, the longest first.
+    pub(super) fn jobs_now(&self) -> Vec<HeldByJob> {
+        let shown = self.jobs().now().into_iter().take(JOBS_MAX);
+        shown
+            .map(|job| HeldByJob {
+                id: job.id,
+                function: job.function.to_string(),
+                // Of a job of the process before, the call has no number here.
+                call: (job.call != 0).then_some(CallId(job.call)),
+                lasts_seconds: job.lasts.as_secs_f64(),
+                left_seconds: job.left.as_secs_f64(),
+            })
+            .collect()
+    }
+
     /// A sentence about the jobs that hold slots.
     pub(super) fn job_notice(&self) -> Option<String> {
         let jobs = self.jobs().now();

@@ -124,6 +124,7 @@ impl AppState {
                 in_flight: in_flight as u64,
             },
             oldest_calls: self.oldest_calls(now, &calls, &queue, &foreseen),
+            jobs: self.jobs_now(),
             callers: self.callers_now(now, &calls),
             functions: functions(&calls),
             limits,

@@ -540,6 +540,14 @@ async fn operators_see_the_jobs_that_hold_slots() {
         notices.contains(&format!("1 slot is held by job {} (`clone`,", upid(1))),
         "{notices}"
     );
+    let job = &now["jobs"][0];
+    assert_eq!(
+        (&job["id"], &job["function"]),
+        (&json!(upid(1)), &json!("clone")),
+        "{job}"
+    );
+    assert_eq!(job["call"].as_str().map(str::len), Some(16), "{job}");
+    assert!(job["left_seconds"].as_f64() > Some(0.0), "{job}");
     let waiting = now["oldest_calls"][0]["id"]
         .as_str()
         .expect("an id")

@@ -47,7 +47,7 @@ pub struct Digest {
 pub(crate) struct HeldTurn {
     pub(crate) class: Class,
     pub(crate) caller: Caller,
-    /// Its number among all that were served.
+    /// The number among all that were served.
     pub(crate) served: u64,
     pub(crate) at: Budget,
     pub(crate) service: TurnAdvance,

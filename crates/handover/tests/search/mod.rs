@@ -4,7 +4,7 @@
 //! are left and the moment at which time ends, and never a depth at which the search would stop. So a search that ends has
 //! seen every order of events in its scope, and its depth is that of the longest.
 //!
-//! `make model` sets `TIDEGATE_MODEL_REPORT` to a file, to which each search adds a line of JSON.
+//! `make model` sets `TIDEGATE_EVIDENCE` to a file, to which each search adds a line of JSON.
 
 use std::fmt::Debug;
 use std::fs::OpenOptions;
@@ -109,7 +109,7 @@ pub(crate) fn check_mistake<M>(
 
 #[allow(clippy::disallowed_methods, reason = "tests serve no calls")]
 fn report(line: &str) {
-    let Some(path) = std::env::var_os("TIDEGATE_MODEL_REPORT") else {
+    let Some(path) = std::env::var_os("TIDEGATE_EVIDENCE") else {
         return;
     };
     let file = OpenOptions::new().create(true).append(true).open(&path);

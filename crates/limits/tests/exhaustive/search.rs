@@ -58,8 +58,10 @@ impl fmt::Display for Report {
         let most = |most: Option<u32>| most.map_or("any".to_owned(), |most| most.to_string());
         write!(
             f,
-            "scope={} calls_at_once={} kinds={} limits={} arrivals={} ticks={} requeues={} reloads={} states={} transitions={} \
-             depth={} complete={} merges_compared={} runs_to_the_end={} seconds={:.1} symmetry=order_of_arrival,time_from_now",
+            "{{\"machines\": \"scheduler\", \"name\": \"{}\", \"scope\": \"{} calls at once of {} kinds, {} limits; in all: {} arrivals, \
+             {} ticks, {} requeues, {} reloads\", \"states\": {}, \"generated\": {}, \"depth\": {}, \"complete\": {}, \
+             \"bound\": \"symmetry: calls by the order of their arrival, times from now; of merged states {} were compared by all \
+             that follows, and {} ran to their end\", \"seconds\": {:.1}}}",
             self.scope,
             self.at_once,
             self.kinds,
@@ -71,7 +73,7 @@ impl fmt::Display for Report {
             self.states,
             self.transitions,
             self.depth,
-            if self.is_complete { "yes" } else { "no" },
+            self.is_complete,
             self.merges_compared,
             self.runs_to_the_end,
             self.took.as_secs_f64(),

@@ -1,0 +1,108 @@
+//! Fuzzes the ledger of a process that died: no bytes panic, and what the next process carries over is never more than the
+//! ledger has room for. Whether damage is noticed is a matter of seals, which a fuzzer that sees both sides of each
+//! comparison can forge: `crates/ledger/tests/it/damage.rs` tries that at random.
+
+#![no_main]
+
+use std::cell::RefCell;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use tidegate_ledger::{
+    Admission, Boot, CallStage, JobRecord, Layout, Ledger, Memory, PromisedPlace, WindowRegion,
+    read, read_rows,
+};
+
+const BOOT: Boot = Boot([1, 2]);
+
+struct Words(RefCell<Vec<u64>>);
+
+impl Memory for &Words {
+    fn load(&self, at: usize) -> u64 {
+        self.0.borrow()[at]
+    }
+
+    fn store(&self, at: usize, word: u64) {
+        self.0.borrow_mut()[at] = word;
+    }
+
+    fn words(&self) -> usize {
+        self.0.borrow().len()
+    }
+}
+
+fn layout() -> Layout {
+    Layout {
+        windows: vec![WindowRegion {
+            name: "total".into(),
+            max: 5,
+            length: 1000,
+        }],
+        functions: vec!["guest_get_info".into(), "other".into()],
+        classes: vec!["default".into()],
+        calls: 4,
+        levels: 3,
+        places: 2,
+    }
+}
+
+/// The words of a ledger with something in each region.
+static FILLED: LazyLock<Vec<u64>> = LazyLock::new(|| {
+    let layout = layout();
+    let words = Words(RefCell::new(vec![0; layout.words().expect("it is small")]));
+    let mut ledger = Ledger::create(&words, &layout, BOOT, 7, [11, 12]).expect("it is small");
+    for at in 1..=7 {
+        ledger.depart(0, 100 * at, 1);
+    }
+    for place in [0, 3] {
+        let admission = Admission {
+            at: 950,
+            function: 1,
+            class: 0,
+            cost: 1,
+            held_since: None,
+            tag: 3,
+            usual_ms: 250,
+            foreign: None,
+        };
+        ledger.admit(place, &admission);
+    }
+    ledger.advance(3, CallStage::Sent);
+    ledger.begin_job(3, JobRecord { key: 9, most_ms: 5 });
+    ledger.set_level(1, [5, 6], -2.5, 970);
+    let promised = PromisedPlace {
+        digest: [7, 8],
+        arrived: 980,
+        until: 1_500,
+        limited: true,
+    };
+    ledger.promise(1, &promised);
+    drop(ledger);
+    words.0.into_inner()
+});
+
+// Whole files, or words of a good one that are replaced.
+fuzz_target!(|input: (bool, Vec<(u16, u64)>, &[u8])| {
+    let (is_changed, changes, bytes) = input;
+    if !is_changed {
+        let _ = read(bytes, BOOT, 1_000_000);
+        let _ = read_rows(bytes, BOOT);
+        return;
+    }
+    let mut words = FILLED.clone();
+    for (at, word) in changes {
+        let at = usize::from(at) % words.len();
+        words[at] = word;
+    }
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let Ok(carried) = read(&bytes, BOOT, 1_000_000) else {
+        return;
+    };
+    assert!(carried.windows.len() <= words.len());
+    assert!(carried.calls.len() + carried.levels.len() + carried.places.len() <= words.len());
+    for window in &carried.windows {
+        assert!(window.departures.len() <= words.len());
+        assert!(window.departures.is_sorted_by_key(|it| it.at));
+        assert!(window.departures.iter().all(|it| it.at <= 1_000_000));
+    }
+});
