@@ -55,8 +55,8 @@ pub(crate) use callers::{because, without_name, written};
 pub use errors::{link_to_what_to_do, what_to_do};
 pub use guard::{NamedToken, Token};
 pub use now::{
-    AddressNow, BackendNow, CallNow, FRAMES_MAX, HeldByJob, LimitNow, NowState, QueueLevels, ReadyNow,
-    RefusalCount, ReloadNow, SeriesSpan, StoreNow, Traffic,
+    AddressNow, BackendNow, CallNow, FRAMES_MAX, HeldByJob, LimitNow, NowState, QueueLevels,
+    ReadyNow, RefusalCount, ReloadNow, SeriesSpan, StoreNow, Traffic,
 };
 pub use quotas::{
     Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,
