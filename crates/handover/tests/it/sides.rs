@@ -237,6 +237,17 @@ fn a_call_that_leaves_while_its_turn_comes_is_given_back_once() {
 }
 
 #[test]
+fn a_call_that_was_admitted_while_it_left_is_given_back() {
+    let mut new = serving(8);
+    let left = NewInput::Message(ToNew::Left { id: WAITS });
+    assert_eq!(new.handle(left), [NewOutput::Cancel(WAITS)]);
+    assert_eq!(
+        new.handle(NewInput::Admitted(WAITS)),
+        [NewOutput::GiveBack(WAITS)]
+    );
+}
+
+#[test]
 fn a_new_side_refuses_the_calls_for_which_its_queue_has_no_room() {
     let mut new = serving(1);
     let id = ForeignId(3);
