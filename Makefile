@@ -148,12 +148,15 @@ evidence:
 	$(MAKE) fuzz MINUTES=10
 	python3 tests/evidence/report.py
 
-# Changes the decision core in one place at a time, and reports which changes no test notices: docs/reports/mutants.md.
-# It runs for at most HOURS; the next run continues. If the core or its tests changed, all mutants run again; with
-# MUTANTS=--keep, only those of changed files. Not a part of .ci/run.
+# Changes the code in one place at a time, and reports which changes no test notices: docs/reports/mutants.md, and as lines of JSON
+# target/evidence/mutants.txt. First the lists of tests/mutants, then a random sample of what cargo-mutants generates. It runs for at
+# most HOURS; the next run continues. If a crate or its tests changed, its mutants run again; with MUTANTS=--keep, only those of
+# changed files. Not a part of .ci/run.
 HOURS ?= 3
-mutants:
+mutants: $(TOOLS)/bin/cargo-mutants
 	python3 tests/mutants/run.py --hours $(HOURS) $(MUTANTS)
+$(TOOLS)/bin/cargo-mutants:
+	CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install cargo-mutants@27.1.0 --quiet --locked --debug --root $(TOOLS)
 
 # The real z/VM SDK server and clients, in .venv-peers.
 peers:

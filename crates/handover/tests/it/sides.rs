@@ -1,9 +1,10 @@
 //! A hand-over step by step, and sides that get whatever comes.
 
 use tidegate_handover::{
-    ClaimWait, Commitment, ForeignCall, ForeignId, ForeignOutcome, FrozenGate, GiveUpCause,
-    NewInput, NewOutput, NewSide, OldInput, OldOutput, OldSide, PeerConnection, RequeueCause,
-    RunStage, RunningCall, StatePart, ToNew, ToOld, UpgradeRefusal, Versions, WaitingCall,
+    CallRefusal, ClaimWait, Commitment, ForeignCall, ForeignId, ForeignOutcome, FrozenGate,
+    GiveUpCause, NewInput, NewOutput, NewSide, OldInput, OldOutput, OldSide, PeerConnection,
+    RequeueCause, RunStage, RunningCall, StatePart, ToNew, ToOld, UpgradeRefusal, Versions,
+    WaitingCall,
 };
 
 use crate::frames::{to_new, to_old};
@@ -60,9 +61,9 @@ fn committed() -> OldSide {
     old
 }
 
-/// A new side that serves beside a connected old one.
-fn serving() -> NewSide {
-    let mut new = NewSide::new(8, "pid 8", "tidegate.toml");
+/// A new side that serves beside a connected old one, which has a waiting call.
+fn serving(waiting_max: usize) -> NewSide {
+    let mut new = NewSide::new(waiting_max, "pid 8", "tidegate.toml");
     for input in [
         NewInput::Connected,
         NewInput::Message(ToNew::Welcome { version: 1 }),
@@ -216,7 +217,7 @@ fn a_commit_of_another_term_hands_over_nothing() {
 
 #[test]
 fn a_call_that_leaves_while_its_turn_comes_is_given_back_once() {
-    let mut new = serving();
+    let mut new = serving(8);
     assert_eq!(
         new.handle(NewInput::Admitted(WAITS)),
         [NewOutput::Send(ToOld::Run { id: WAITS })]
@@ -236,8 +237,35 @@ fn a_call_that_leaves_while_its_turn_comes_is_given_back_once() {
 }
 
 #[test]
+fn a_call_that_was_admitted_while_it_left_is_given_back() {
+    let mut new = serving(8);
+    let left = NewInput::Message(ToNew::Left { id: WAITS });
+    assert_eq!(new.handle(left), [NewOutput::Cancel(WAITS)]);
+    assert_eq!(
+        new.handle(NewInput::Admitted(WAITS)),
+        [NewOutput::GiveBack(WAITS)]
+    );
+}
+
+#[test]
+fn a_new_side_refuses_the_calls_for_which_its_queue_has_no_room() {
+    let mut new = serving(1);
+    let id = ForeignId(3);
+    let wait = NewInput::Message(ToNew::Wait(WaitingCall { id, ..waits() }));
+    let refusal = CallRefusal::queue_full();
+    assert_eq!(
+        new.handle(wait.clone()),
+        [NewOutput::Send(ToOld::Refused { id, refusal })]
+    );
+    let left = NewInput::Message(ToNew::Left { id: WAITS });
+    assert_eq!(new.handle(left), [NewOutput::Cancel(WAITS)]);
+    let call = WaitingCall { id, ..waits() };
+    assert_eq!(new.handle(wait), [NewOutput::Ask(call)]);
+}
+
+#[test]
 fn an_end_of_a_call_that_does_not_run_ends_the_connection() {
-    let mut new = serving();
+    let mut new = serving(8);
     let done = ToNew::Done {
         id: WAITS,
         outcome: ForeignOutcome::Served,

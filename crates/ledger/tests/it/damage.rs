@@ -76,3 +76,16 @@ fn a_damaged_ledger_is_void_or_says_what_it_said() {
     }
     assert!(voids > files / 2, "{voids} of {files} void");
 }
+
+#[test]
+fn moments_after_now_count_as_now() {
+    let memory = Recorded::new(layout().words().expect("it is small"));
+    let mut ledger = begun(&memory);
+    ledger.depart(0, 5_000, 1);
+    ledger.admit(0, &call(6_000));
+    ledger.set_level(1, [5, 6], -2.5, 7_000);
+    let carried = read(&memory.bytes(), BOOT, 1_000).expect("it is whole");
+    assert_eq!(carried.windows[0].departures[0].at, 1_000);
+    assert_eq!(carried.calls[0].at, 1_000);
+    assert_eq!(carried.levels[0].at, 1_000);
+}
