@@ -39,7 +39,7 @@ laws: nextest
 	TIDEGATE_SEEDS=$(SEEDS) $(NEXTEST) run --workspace -E 'not package(tidegate) or kind(lib) or test(/^audit::/)'
 
 # Every order of messages, deaths, pauses and clocks in bounded scopes, with the state machines of leases, quotas and the hand-over
-# that the product runs; ten minutes on two cores. target/evidence/model.txt gets a line of JSON for each scope: its bounds, its
+# that the product runs; about eight minutes of processor time. target/evidence/model.txt gets a line of JSON for each scope: its bounds, its
 # states, its depth, and why the bounds are enough. `make test` has the small scopes.
 EVIDENCE = $(abspath $(or $(CARGO_TARGET_DIR),target)/evidence)
 MODEL_REPORT = $(EVIDENCE)/model.txt
@@ -141,7 +141,7 @@ exhaustive:
 	@rm -f $(EVIDENCE)/exhaustive.txt
 	TIDEGATE_EVIDENCE=$(EVIDENCE)/exhaustive.txt SCOPE=$(SCOPE) $(CARGO) test --release -p tidegate-limits --test exhaustive -- --ignored --nocapture
 
-# What docs/reference/evidence.md says, once more, in half an hour on two cores. It writes the figures of that page.
+# Repeats the searches and the fuzzing of docs/reference/evidence.md, and writes the figures of that page.
 evidence:
 	$(MAKE) model
 	$(MAKE) exhaustive

@@ -2,7 +2,7 @@
 
 use stateright::{Model, Property};
 
-use crate::search::{self, Search};
+use crate::search::Machines;
 use crate::world::{Life, Mistake, Scope, Stage, Step, World};
 
 impl Model for Scope {
@@ -131,23 +131,14 @@ const QUIET: Scope = Scope {
     ..SMALL
 };
 
-/// Searches a whole scope. `sometimes` are the properties that it must have an example of.
-fn check(name: &str, scope: Scope, sometimes: &[&'static str]) {
-    let text = scope.to_string();
-    let search = Search {
-        machines: "hand-over",
-        name,
-        scope: &text,
-        bound: BOUND,
-    };
-    search::check(search, scope, sometimes);
-}
-
-const BOUND: &str = "all orders: calls, crashes, broken connections and stops are counted in the state, so each path ends";
+const MACHINES: Machines = Machines {
+    name: "hand-over",
+    bound: "all orders: calls, crashes, broken connections and stops are counted in the state, so each path ends",
+};
 
 #[test]
 fn an_upgrade_of_two_calls_with_a_crash_and_a_lost_connection() {
-    check(
+    MACHINES.check(
         "two processes, two calls",
         SMALL,
         &[CARRIED_ACROSS, TAKEN_BACK],
@@ -162,7 +153,7 @@ fn calls_of_both_processes_use_all_of_two_limits() {
         at_once: 2,
         ..QUIET
     };
-    check(
+    MACHINES.check(
         "two processes, three calls",
         scope,
         &[CARRIED_ACROSS, ALL_USED],
@@ -177,7 +168,7 @@ fn the_death_of_the_new_process_costs_the_old_one_no_call() {
         alone: false,
         ..SMALL
     };
-    check("nothing is lost", scope, &[CARRIED_ACROSS, TAKEN_BACK]);
+    MACHINES.check("nothing is lost", scope, &[CARRIED_ACROSS, TAKEN_BACK]);
 }
 
 #[test]
@@ -191,7 +182,7 @@ fn a_window_that_counts_replies() {
         failures: false,
         ..SMALL
     };
-    check("a window of replies", scope, &[CARRIED_ACROSS, TAKEN_BACK]);
+    MACHINES.check("a window of replies", scope, &[CARRIED_ACROSS, TAKEN_BACK]);
 }
 
 #[test]
@@ -201,7 +192,7 @@ fn the_queue_of_the_new_process_is_full() {
         waiting_max: 1,
         ..QUIET
     };
-    check("a full queue", scope, &[CARRIED_ACROSS]);
+    MACHINES.check("a full queue", scope, &[CARRIED_ACROSS]);
 }
 
 /// Three processes, and clients that wait for as long as it takes.
@@ -218,7 +209,7 @@ const CHAIN: Scope = Scope {
 #[test]
 fn a_third_process_starts_after_a_crash() {
     let scope = Scope { breaks: 0, ..CHAIN };
-    check(
+    MACHINES.check(
         "three processes, a crash",
         scope,
         &[CARRIED_ACROSS, TAKEN_BACK],
@@ -231,7 +222,7 @@ fn a_third_process_starts_after_a_lost_connection() {
         crashes: 0,
         ..CHAIN
     };
-    check(
+    MACHINES.check(
         "three processes, a lost connection",
         scope,
         &[CARRIED_ACROSS],
@@ -241,7 +232,7 @@ fn a_third_process_starts_after_a_lost_connection() {
 #[test]
 fn processes_are_asked_to_end_at_any_moment() {
     let scope = Scope { stops: 1, ..SMALL };
-    check(
+    MACHINES.check(
         "two processes, a stop",
         scope,
         &[CARRIED_ACROSS, TAKEN_BACK],
@@ -255,12 +246,12 @@ fn a_process_of_another_version_waits_for_the_end_of_the_old_one() {
         stops: 1,
         ..SMALL
     };
-    check("another version", scope, &[]);
+    MACHINES.check("another version", scope, &[]);
 }
 
 fn check_mistake(mistake: Mistake, scope: Scope, finds: &[&'static str]) {
     let scope = Scope { mistake, ..scope };
-    search::check_mistake("hand-over", mistake, scope, finds);
+    MACHINES.check_mistake(mistake, scope, finds);
 }
 
 #[test]
@@ -307,7 +298,7 @@ fn mistakes_are_found() {
 #[test]
 #[ignore = "minutes"]
 fn a_third_process_starts_after_a_crash_and_a_lost_connection() {
-    check(
+    MACHINES.check(
         "three processes, both",
         CHAIN,
         &[CARRIED_ACROSS, TAKEN_BACK],
@@ -321,7 +312,7 @@ fn a_third_process_starts_after_two_crashes() {
         crashes: 2,
         ..CHAIN
     };
-    check(
+    MACHINES.check(
         "three processes, two crashes",
         scope,
         &[CARRIED_ACROSS, TAKEN_BACK],
@@ -341,5 +332,5 @@ fn three_calls_with_a_crash_and_a_lost_connection() {
         refusals: false,
         ..SMALL
     };
-    check("three calls, both", scope, &[CARRIED_ACROSS, ALL_USED]);
+    MACHINES.check("three calls, both", scope, &[CARRIED_ACROSS, ALL_USED]);
 }

@@ -6,105 +6,105 @@
 //!
 //! `make model` sets `TIDEGATE_EVIDENCE` to a file, to which each search adds a line of JSON.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::fs::OpenOptions;
-use std::hash::Hash;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::io::Write as _;
 use std::time::Instant;
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
 
-/// A search, for its report.
+/// The machines that are searched, for reports.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Search<'a> {
-    /// The machines that are searched.
-    pub(crate) machines: &'a str,
-    /// The name of the scope.
-    pub(crate) name: &'a str,
-    /// The bounds, as text.
-    pub(crate) scope: &'a str,
-    /// Why these bounds are enough.
-    pub(crate) bound: &'a str,
+pub(crate) struct Machines {
+    pub(crate) name: &'static str,
+    /// Why the bounds of their scopes are enough.
+    pub(crate) bound: &'static str,
 }
 
-/// Searches the whole scope. `sometimes` are the properties that it must have an example of; those that hold always must
-/// have no counterexample.
-pub(crate) fn check<M>(search: Search<'_>, model: M, sometimes: &[&'static str])
-where
-    M: Model + Send + Sync + 'static,
-    M::State: Clone + Debug + Hash + PartialEq + Send + Sync,
-    M::Action: Clone + Debug + PartialEq,
-{
-    let always = model.properties().into_iter();
-    let always = always.filter(|property| property.expectation == Expectation::Always);
-    let always: Vec<&'static str> = always.map(|property| property.name).collect();
-    let begin = Instant::now();
-    let checker = model.checker().threads(2).spawn_dfs().join();
-    let seconds = begin.elapsed().as_secs_f64();
-    for name in always {
-        if let Some(path) = checker.discovery(name) {
-            let last = path.last_state().clone();
-            let steps = path.into_actions();
-            panic!("{name}: {steps:#?}\n{last:#?}");
+impl Machines {
+    /// Searches a whole scope, whose text has the bounds. `sometimes` are the properties that it must have an example of; those that
+    /// hold always must have no counterexample.
+    pub(crate) fn check<M>(self, name: &str, scope: M, sometimes: &[&'static str])
+    where
+        M: Model + fmt::Display + Send + Sync + 'static,
+        M::State: Clone + Debug + Hash + PartialEq + Send + Sync,
+        M::Action: Clone + Debug + PartialEq,
+    {
+        let (text, model) = (scope.to_string(), scope);
+        let always = model.properties().into_iter();
+        let always = always.filter(|property| property.expectation == Expectation::Always);
+        let always: Vec<&'static str> = always.map(|property| property.name).collect();
+        let begin = Instant::now();
+        let checker = model.checker().threads(2).spawn_dfs().join();
+        let seconds = begin.elapsed().as_secs_f64();
+        for name in always {
+            if let Some(path) = checker.discovery(name) {
+                let last = path.last_state().clone();
+                let steps = path.into_actions();
+                panic!("{name}: {steps:#?}\n{last:#?}");
+            }
         }
-    }
-    for name in sometimes {
-        assert!(checker.discovery(name).is_some(), "not found: {name}");
-    }
-    assert!(checker.is_done());
-    let Search {
-        machines,
-        name,
-        scope,
-        bound,
-    } = search;
-    // Nothing in these texts is written differently in JSON.
-    let line = format!(
-        "{{\"machines\": {machines:?}, \"name\": {name:?}, \"scope\": {scope:?}, \"states\": {}, \"generated\": {}, \
+        for name in sometimes {
+            assert!(checker.discovery(name).is_some(), "not found: {name}");
+        }
+        assert!(checker.is_done());
+        let Self {
+            name: machines,
+            bound,
+        } = self;
+        // Nothing in these texts is written differently in JSON.
+        let line = format!(
+            "{{\"machines\": {machines:?}, \"name\": {name:?}, \"scope\": {text:?}, \"states\": {}, \"generated\": {}, \
          \"depth\": {}, \"complete\": true, \"bound\": {bound:?}, \"seconds\": {seconds:.1}}}",
-        checker.unique_state_count(),
-        checker.state_count(),
-        checker.max_depth(),
-    );
-    println!("{line}");
-    report(&line);
+            checker.unique_state_count(),
+            checker.state_count(),
+            checker.max_depth(),
+        );
+        println!("{line}");
+        report(&line);
+    }
+
+    /// Searches until a mistake is found, by breaking one of the properties `finds`.
+    pub(crate) fn check_mistake<M>(self, mistake: impl Debug, model: M, finds: &[&'static str])
+    where
+        M: Model + Send + Sync + 'static,
+        M::State: Clone + Debug + Hash + PartialEq + Send + Sync,
+        M::Action: Clone + Debug + PartialEq,
+    {
+        let begin = Instant::now();
+        let found = HasDiscoveries::AnyOf(finds.iter().copied().collect());
+        let checker = model
+            .checker()
+            .threads(1)
+            .finish_when(found)
+            .spawn_bfs()
+            .join();
+        let name = finds.iter().find(|name| checker.discovery(name).is_some());
+        let name = *name.unwrap_or_else(|| panic!("{mistake:?} was not found"));
+        let steps = checker.discovery(name).expect("it was found");
+        let steps = steps.into_actions();
+        let states = checker.unique_state_count();
+        let seconds = begin.elapsed().as_secs_f64();
+        println!(
+            "{mistake:?} breaks {name:?} in {} steps, found among {states} states in {seconds:.1} s: {steps:?}",
+            steps.len(),
+        );
+        let (machines, mistake) = (self.name, format!("{mistake:?}"));
+        report(&format!(
+            "{{\"machines\": {machines:?}, \"mistake\": {mistake:?}, \"breaks\": {name:?}, \"steps\": {}, \
+         \"states\": {states}, \"seconds\": {seconds:.1}}}",
+            steps.len(),
+        ));
+    }
 }
 
-/// Searches until a mistake is found, by breaking one of the properties `finds`.
-pub(crate) fn check_mistake<M>(
-    machines: &str,
-    mistake: impl Debug,
-    model: M,
-    finds: &[&'static str],
-) where
-    M: Model + Send + Sync + 'static,
-    M::State: Clone + Debug + Hash + PartialEq + Send + Sync,
-    M::Action: Clone + Debug + PartialEq,
-{
-    let begin = Instant::now();
-    let found = HasDiscoveries::AnyOf(finds.iter().copied().collect());
-    let checker = model
-        .checker()
-        .threads(1)
-        .finish_when(found)
-        .spawn_bfs()
-        .join();
-    let name = finds.iter().find(|name| checker.discovery(name).is_some());
-    let name = *name.unwrap_or_else(|| panic!("{mistake:?} was not found"));
-    let steps = checker.discovery(name).expect("it was found");
-    let steps = steps.into_actions();
-    let states = checker.unique_state_count();
-    let seconds = begin.elapsed().as_secs_f64();
-    println!(
-        "{mistake:?} breaks {name:?} in {} steps, found among {states} states in {seconds:.1} s: {steps:?}",
-        steps.len(),
-    );
-    let mistake = format!("{mistake:?}");
-    report(&format!(
-        "{{\"machines\": {machines:?}, \"mistake\": {mistake:?}, \"breaks\": {name:?}, \"steps\": {}, \
-         \"states\": {states}, \"seconds\": {seconds:.1}}}",
-        steps.len(),
-    ));
+/// A digest of a state, for states that are compared only where whole paths are.
+#[allow(dead_code, reason = "not every model needs it")]
+pub(crate) fn digest(state: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    state.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[allow(clippy::disallowed_methods, reason = "tests serve no calls")]

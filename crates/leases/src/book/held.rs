@@ -596,7 +596,7 @@ fn merge(bands: &mut Vec<Band>, together: impl Fn(&Band, &Band) -> bool) {
 }
 
 #[cfg(test)]
-mod snapshot;
+mod digest;
 
 #[cfg(test)]
 mod tests {

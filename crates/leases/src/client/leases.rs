@@ -494,8 +494,8 @@ fn is_big_change(told: f64, wants: f64) -> bool {
 }
 
 #[cfg(test)]
-mod laws;
+mod digest;
 #[cfg(test)]
-mod snapshot;
+mod laws;
 #[cfg(test)]
 mod tests;

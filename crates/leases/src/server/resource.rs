@@ -15,9 +15,9 @@
 
 mod above;
 mod claim;
-mod seen;
 #[cfg(test)]
-mod snapshot;
+mod digest;
+mod seen;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

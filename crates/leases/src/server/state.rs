@@ -22,7 +22,7 @@ use super::templates::{Algorithm, Reserve, Templates};
 use crate::wire;
 
 #[cfg(test)]
-mod snapshot;
+mod digest;
 
 /// The time between two searches for ended leases.
 const CLEAN_EVERY: Duration = Duration::from_secs(1);

@@ -31,7 +31,7 @@ mod search;
 
 use stateright::{Model, Property};
 
-use search::Search;
+use search::Machines;
 use world::{CAPACITY, Mistake, Scope, Step, World};
 
 impl Model for Scope {
@@ -118,31 +118,21 @@ const CRASH: Scope = Scope {
     ..CALM
 };
 
-/// Searches a whole scope. `sometimes` are the properties that it must have an example of.
-fn check(name: &str, scope: Scope, sometimes: &[&'static str]) {
-    let text = scope.to_string();
-    let search = Search {
-        machines: "leases",
-        name,
-        scope: &text,
-        bound: BOUND,
-    };
-    search::check(search, scope, sometimes);
-}
-
-const BOUND: &str =
-    "every order until time ends; no memory of a machine outlasts 5 s, or learning and a lease";
+const MACHINES: Machines = Machines {
+    name: "leases",
+    bound: "every order until time ends; no memory of a machine outlasts 5 s, or learning and a lease",
+};
 
 #[test]
 fn each_message_of_three_clients_is_lost_late_or_doubled_or_a_client_pauses() {
     let scope = Scope { faults: 1, ..CALM };
-    check("a fault", scope, &[ALL_USED, FALLS, TIME_ENDS]);
+    MACHINES.check("a fault", scope, &[ALL_USED, FALLS, TIME_ENDS]);
 }
 
 #[test]
 fn the_master_of_three_clients_dies_at_each_moment() {
     let found = &[ALL_USED, OUTLIVES_MASTER, LEARNED, GROWS_AGAIN, FALLS];
-    check("a crash", CRASH, found);
+    MACHINES.check("a crash", CRASH, found);
 }
 
 #[test]
@@ -153,7 +143,7 @@ fn a_master_loses_its_fence_and_the_clock_of_the_next_one_is_ahead() {
         ahead: 1,
         ..CRASH
     };
-    check(
+    MACHINES.check(
         "a fence",
         scope,
         &[ALL_USED, OUTLIVES_MASTER, LEARNED, GROWS_AGAIN],
@@ -169,7 +159,7 @@ fn a_client_dies_and_its_clock_is_slow_and_a_message_is_lost() {
         slips: 1,
         ..CALM
     };
-    check("a death", scope, &[ALL_USED, ONE_HAS_ALL, FALLS, TIME_ENDS]);
+    MACHINES.check("a death", scope, &[ALL_USED, ONE_HAS_ALL, FALLS, TIME_ENDS]);
 }
 
 #[test]
@@ -184,14 +174,14 @@ fn a_new_master_learns_for_as_long_as_clocks_may_be_apart() {
         frees: 2,
         ..CRASH
     };
-    check("a slow clock", scope, &[ALL_USED, OUTLIVES_MASTER, FALLS]);
+    MACHINES.check("a slow clock", scope, &[ALL_USED, OUTLIVES_MASTER, FALLS]);
 }
 
 #[test]
 fn mistakes_are_found() {
     use Mistake::*;
     let check = |scope: Scope, finds: &[&'static str]| {
-        search::check_mistake("leases", scope.mistake, scope, finds);
+        MACHINES.check_mistake(scope.mistake, scope, finds);
     };
     let with = |mistake| Scope { mistake, ..CALM };
     let one = |mistake| Scope {
@@ -275,7 +265,7 @@ fn mistakes_are_found() {
 fn a_master_dies_and_a_message_is_lost_late_or_doubled_or_a_client_pauses() {
     let scope = Scope { faults: 1, ..CRASH };
     let found = &[ALL_USED, OUTLIVES_MASTER, LEARNED, GROWS_AGAIN, FALLS];
-    check("a crash and a fault", scope, found);
+    MACHINES.check("a crash and a fault", scope, found);
 }
 
 #[test]
@@ -289,7 +279,7 @@ fn a_master_dies_and_clocks_are_apart() {
         ..CRASH
     };
     let found = &[ALL_USED, ONE_HAS_ALL, OUTLIVES_MASTER, LEARNED, GROWS_AGAIN];
-    check("a crash, a fault and clocks", scope, found);
+    MACHINES.check("a crash, a fault and clocks", scope, found);
 }
 
 #[test]
@@ -300,7 +290,7 @@ fn two_messages_are_lost_late_or_doubled_or_clients_pause() {
         ends: 7,
         ..CALM
     };
-    check(
+    MACHINES.check(
         "two faults",
         scope,
         &[ALL_USED, ONE_HAS_ALL, FALLS, TIME_ENDS],
@@ -316,7 +306,7 @@ fn demand_changes_while_a_clock_is_slow_and_a_message_is_lost() {
         demands: 1,
         ..CALM
     };
-    check("demand", scope, &[ALL_USED, ONE_HAS_ALL, FALLS, TIME_ENDS]);
+    MACHINES.check("demand", scope, &[ALL_USED, ONE_HAS_ALL, FALLS, TIME_ENDS]);
 }
 
 #[test]
@@ -328,7 +318,7 @@ fn one_of_three_clients_dies_and_a_clock_is_slow_and_a_message_is_lost() {
         slips: 1,
         ..CALM
     };
-    check(
+    MACHINES.check(
         "a death, a fault and a clock",
         scope,
         &[ALL_USED, FALLS, TIME_ENDS],

@@ -27,7 +27,7 @@ use stateright::{Model, Property};
 use tidegate_limits::quota::OutagePolicy;
 
 use self::world::{Forgets, Mistake, Scope, Step, World};
-use crate::search::{self, Search};
+use crate::search::Machines;
 
 impl Model for Scope {
     type State = World;
@@ -126,20 +126,11 @@ const OWN: Scope = Scope {
     ..THREE
 };
 
-/// Searches a whole scope. `sometimes` are the properties that it must have an example of.
-fn check(name: &str, scope: Scope, sometimes: &[&'static str]) {
-    let text = scope.to_string();
-    let search = Search {
-        machines: "quotas",
-        name,
-        scope: &text,
-        bound: BOUND,
-    };
-    search::check(search, scope, sometimes);
-}
-
-const BOUND: &str = "every order; calls, faults and moments are counted in the state, so each path ends; tokens die with their \
-     window, so two windows show what can pass from one to the next";
+const MACHINES: Machines = Machines {
+    name: "quotas",
+    bound: "every order; calls, faults and moments are counted in the state, so each path ends; tokens die with their \
+     window, so two windows show what can pass from one to the next",
+};
 
 #[test]
 fn a_node_dies_and_a_question_or_answer_is_lost_late_or_doubled() {
@@ -148,7 +139,7 @@ fn a_node_dies_and_a_question_or_answer_is_lost_late_or_doubled() {
         losses: 1,
         ..TWO
     };
-    check(
+    MACHINES.check(
         "a death and a loss",
         scope,
         &[ALL_USED, LOST_GRANT, TIME_ENDS],
@@ -162,7 +153,7 @@ fn a_node_that_leaves_returns_its_tokens_once() {
         leaves: 1,
         ..TWO
     };
-    check("a node leaves", scope, &[ALL_USED, RETURNED, TIME_ENDS]);
+    MACHINES.check("a node leaves", scope, &[ALL_USED, RETURNED, TIME_ENDS]);
 }
 
 #[test]
@@ -172,7 +163,7 @@ fn three_nodes_spend_their_own_shares_and_one_dies() {
         losses: 1,
         ..OWN
     };
-    check("own shares", scope, &[OWN_SHARE, TIME_ENDS]);
+    MACHINES.check("own shares", scope, &[OWN_SHARE, TIME_ENDS]);
 }
 
 #[test]
@@ -187,7 +178,7 @@ fn a_store_that_forgets_costs_no_more_than_what_it_forgot() {
             forgets_what,
             ..TWO
         };
-        check(name, scope, &[ALL_USED, BEYOND, TIME_ENDS]);
+        MACHINES.check(name, scope, &[ALL_USED, BEYOND, TIME_ENDS]);
     }
 }
 
@@ -195,7 +186,7 @@ fn a_store_that_forgets_costs_no_more_than_what_it_forgot() {
 fn mistakes_are_found() {
     use Mistake::*;
     let check = |scope: Scope, finds: &[&'static str]| {
-        search::check_mistake("quotas", scope.mistake, scope, finds);
+        MACHINES.check_mistake(scope.mistake, scope, finds);
     };
     let with = |mistake| Scope { mistake, ..TWO };
     let lossy = |mistake| Scope {
@@ -244,14 +235,14 @@ fn a_node_dies_whatever_both_know_of_the_time() {
         blurs: &[[0; 3], [0, 60, 60], [60; 3]],
         ..TWO
     };
-    check("clocks", scope, &[ALL_USED, LOST_GRANT, TIME_ENDS]);
+    MACHINES.check("clocks", scope, &[ALL_USED, LOST_GRANT, TIME_ENDS]);
 }
 
 #[test]
 #[ignore = "minutes"]
 fn three_nodes_use_up_two_windows() {
     let scope = Scope { calls: 2, ..THREE };
-    check("three nodes", scope, &[ALL_USED, BOTH_USED, TIME_ENDS]);
+    MACHINES.check("three nodes", scope, &[ALL_USED, BOTH_USED, TIME_ENDS]);
 }
 
 #[test]
@@ -261,7 +252,7 @@ fn one_of_three_nodes_dies() {
         crashes: 1,
         ..THREE
     };
-    check(
+    MACHINES.check(
         "one of three dies",
         scope,
         &[ALL_USED, LOST_GRANT, TIME_ENDS],
@@ -272,7 +263,7 @@ fn one_of_three_nodes_dies() {
 #[ignore = "minutes"]
 fn a_question_or_answer_of_three_nodes_is_lost_late_or_doubled() {
     let scope = Scope { losses: 1, ..THREE };
-    check(
+    MACHINES.check(
         "three nodes and a loss",
         scope,
         &[ALL_USED, LOST_GRANT, TIME_ENDS],
@@ -287,7 +278,7 @@ fn three_nodes_with_two_calls_spend_their_own_shares_and_one_dies() {
         crashes: 1,
         ..OWN
     };
-    check("own shares, two calls", scope, &[OWN_SHARE, TIME_ENDS]);
+    MACHINES.check("own shares, two calls", scope, &[OWN_SHARE, TIME_ENDS]);
 }
 
 #[test]
@@ -300,7 +291,7 @@ fn a_store_forgets_and_a_question_or_answer_is_lost() {
         forgets_what: Forgets::All,
         ..TWO
     };
-    check(
+    MACHINES.check(
         "the store forgets, and a loss",
         scope,
         &[ALL_USED, BEYOND, TIME_ENDS],

@@ -14,6 +14,7 @@ use tidegate_limits::Timestamp;
 use super::super::entitlement::{AfterExpiry, Allowance, Entitlement, SafeCapacity};
 use super::super::leases::{Leases, RequestFailure, RequestId, ResourceOpening};
 use super::super::route::{Route, RouteStep};
+use super::search;
 use crate::server::{
     CapacityServer, Catchall, RawAlgorithm, RawKind, RawTemplate, ServerBounds, ServerSettings,
     Templates, TreePlace, Unmatched,
@@ -421,12 +422,7 @@ impl Hash for World {
 /// Only whole paths are compared, and by their steps.
 impl PartialEq for World {
     fn eq(&self, other: &Self) -> bool {
-        let digest = |world: &Self| {
-            let mut hasher = DefaultHasher::new();
-            world.hash(&mut hasher);
-            hasher.finish()
-        };
-        digest(self) == digest(other)
+        search::digest(self) == search::digest(other)
     }
 }
 

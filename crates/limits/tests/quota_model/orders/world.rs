@@ -8,6 +8,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
+use crate::search;
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{
     Action, Ledger, OutagePolicy, QuestionId, QuotaRecord, RecordVersion, RecordWrite,
@@ -198,9 +199,9 @@ impl Node {
     }
 }
 
-/// A digest of what decides the next steps of a ledger. Left out are counts, the numbers of questions, conflicts, after
-/// which nodes wait for no time here, since when the store is unavailable, and the rate of spending, because all grants are of
-/// one token. A reply takes no time or so much that a node yields for as long as it may.
+/// A digest of what decides the next steps of a ledger. It leaves out counts, the numbers of questions, and since when the store is
+/// unavailable. It leaves out conflicts, because nodes do not pause after one here, and the rate of spending, because each grant is of
+/// one token. Of the time that a reply takes, it keeps only whether it is zero.
 fn digest(ledger: &Ledger) -> u64 {
     let text = format!("{ledger:?}");
     let (before, rest) = text.split_once("pace: Speed").expect("a ledger has a pace");
@@ -279,12 +280,7 @@ fn hash_outcome(outcome: &StoreReply, hasher: &mut impl Hasher) {
 /// Only whole paths are compared, and by their steps.
 impl PartialEq for World {
     fn eq(&self, other: &Self) -> bool {
-        let digest = |world: &Self| {
-            let mut hasher = DefaultHasher::new();
-            world.hash(&mut hasher);
-            hasher.finish()
-        };
-        digest(self) == digest(other)
+        search::digest(self) == search::digest(other)
     }
 }
 
