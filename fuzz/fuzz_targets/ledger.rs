@@ -4,32 +4,18 @@
 
 #![no_main]
 
-use std::cell::RefCell;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use tidegate_ledger::{
-    Admission, Boot, CallStage, JobRecord, Layout, Ledger, Memory, PromisedPlace, WindowRegion,
-    read, read_rows,
+    CallStage, JobRecord, Layout, Ledger, PromisedPlace, WindowRegion, read, read_rows,
 };
 
-const BOOT: Boot = Boot([1, 2]);
+#[path = "../../crates/ledger/tests/it/recorded.rs"]
+#[allow(dead_code)]
+mod recorded;
 
-struct Words(RefCell<Vec<u64>>);
-
-impl Memory for &Words {
-    fn load(&self, at: usize) -> u64 {
-        self.0.borrow()[at]
-    }
-
-    fn store(&self, at: usize, word: u64) {
-        self.0.borrow_mut()[at] = word;
-    }
-
-    fn words(&self) -> usize {
-        self.0.borrow().len()
-    }
-}
+use recorded::{BOOT, Recorded, bytes, call};
 
 fn layout() -> Layout {
     Layout {
@@ -49,23 +35,13 @@ fn layout() -> Layout {
 /// The words of a ledger with something in each region.
 static FILLED: LazyLock<Vec<u64>> = LazyLock::new(|| {
     let layout = layout();
-    let words = Words(RefCell::new(vec![0; layout.words().expect("it is small")]));
-    let mut ledger = Ledger::create(&words, &layout, BOOT, 7, [11, 12]).expect("it is small");
+    let memory = Recorded::new(layout.words().expect("it is small"));
+    let mut ledger = Ledger::create(&memory, &layout, BOOT, 7, [11, 12]).expect("it is small");
     for at in 1..=7 {
         ledger.depart(0, 100 * at, 1);
     }
     for place in [0, 3] {
-        let admission = Admission {
-            at: 950,
-            function: 1,
-            class: 0,
-            cost: 1,
-            held_since: None,
-            tag: 3,
-            usual_ms: 250,
-            foreign: None,
-        };
-        ledger.admit(place, &admission);
+        ledger.admit(place, &call(950));
     }
     ledger.advance(3, CallStage::Sent);
     ledger.begin_job(3, JobRecord { key: 9, most_ms: 5 });
@@ -77,16 +53,15 @@ static FILLED: LazyLock<Vec<u64>> = LazyLock::new(|| {
         limited: true,
     };
     ledger.promise(1, &promised);
-    drop(ledger);
-    words.0.into_inner()
+    memory.words.take()
 });
 
 // Whole files, or words of a good one that are replaced.
 fuzz_target!(|input: (bool, Vec<(u16, u64)>, &[u8])| {
-    let (is_changed, changes, bytes) = input;
+    let (is_changed, changes, file) = input;
     if !is_changed {
-        let _ = read(bytes, BOOT, 1_000_000);
-        let _ = read_rows(bytes, BOOT);
+        let _ = read(file, BOOT, 1_000_000);
+        let _ = read_rows(file, BOOT);
         return;
     }
     let mut words = FILLED.clone();
@@ -94,8 +69,7 @@ fuzz_target!(|input: (bool, Vec<(u16, u64)>, &[u8])| {
         let at = usize::from(at) % words.len();
         words[at] = word;
     }
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let Ok(carried) = read(&bytes, BOOT, 1_000_000) else {
+    let Ok(carried) = read(&bytes(&words), BOOT, 1_000_000) else {
         return;
     };
     assert!(carried.windows.len() <= words.len());
