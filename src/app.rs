@@ -30,6 +30,7 @@ mod shares;
 mod shown;
 mod spans;
 mod start_error;
+mod surroundings;
 mod tally;
 pub mod teller;
 
@@ -41,7 +42,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tidegate_callers::CallerId;
-use tidegate_quota::{Engine, QuotaStore};
 use tidegate_runtime::metric::SetLevel;
 use tidegate_runtime::{Clock, Live, ProcessName, lock};
 use tokio::sync::mpsc;
@@ -66,7 +66,9 @@ use self::listeners::{AdminInlets, AdminSockets, Listeners, RunningListener, bin
 use self::metrics::Metrics;
 use self::now::TopCallers;
 use self::quotas::Quotas;
+pub use self::quotas::StoreOpener;
 pub use self::start_error::StartError;
+pub use self::surroundings::{PAST, Surroundings};
 use crate::admit::{self, Gate};
 use crate::call::jobs::Jobs;
 use crate::call::{Bind, LimitMode, Listener};
@@ -205,7 +207,7 @@ impl App {
     /// # Errors
     /// If an address cannot be used; then nothing was started.
     pub fn start(config: Config, logs: Option<Logs>) -> Result<Self, StartError> {
-        Self::start_with(config, logs, Engine::open)
+        Self::start_after(config, logs, Predecessor::default())
     }
 
     /// Starts as the successor of a process: limits go on where that one left them, its listening sockets are used, and
@@ -218,22 +220,20 @@ impl App {
         logs: Option<Logs>,
         before: Predecessor,
     ) -> Result<Self, StartError> {
-        let app = Self::prepare(config, logs, Engine::open, before)?;
-        app.open();
-        Ok(app)
+        Self::start_in(config, logs, before, Surroundings::real())
     }
 
-    /// Starts with a store for its quotas that was opened elsewhere, such as one that sidecars of one process
-    /// share.
+    /// Starts as the successor of a process, with another clock, or other ways to stores and lease servers.
     ///
     /// # Errors
-    /// As for [`start`](Self::start).
-    pub fn start_with(
+    /// As for [`start_after`](Self::start_after).
+    pub fn start_in(
         config: Config,
         logs: Option<Logs>,
-        open: impl Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync + 'static,
+        before: Predecessor,
+        surroundings: Surroundings,
     ) -> Result<Self, StartError> {
-        let app = Self::prepare(config, logs, open, Predecessor::default())?;
+        let app = Self::prepare(config, logs, before, surroundings)?;
         app.open();
         Ok(app)
     }
@@ -242,8 +242,8 @@ impl App {
     fn prepare(
         config: Config,
         logs: Option<Logs>,
-        open: impl Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync + 'static,
         before: Predecessor,
+        surroundings: Surroundings,
     ) -> Result<Self, StartError> {
         let inherited = &before.sockets;
         let bound = bind_all(config.listen.listeners.iter(), inherited)?;
@@ -254,7 +254,7 @@ impl App {
         let beside = CancellationToken::new();
         let (handover, requests) = Handover::new();
         let parts = (admin.address(), handover);
-        let state = AppState::build(config, logs, parts, Box::new(open), &beside, before)?;
+        let state = AppState::build(config, logs, parts, &beside, before, surroundings)?;
         let shared = Arc::new(state);
         shared.take_up_acts();
         let bound = BoundListeners {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use tidegate_runtime::metric::TimeLimits;
 use tidegate_runtime::{Clock, Live, ProcessName};
@@ -23,10 +23,11 @@ use super::history::History;
 use super::journal::GateJournal;
 use super::ledger::{self, HandedCalls, LedgerFile};
 use super::metrics::Metrics;
-use super::quotas::{self, Quotas};
+use super::quotas::Quotas;
 use super::teller::Teller;
 use super::{
-    AppState, REVISION, StartError, divide, follow, own_places, warn_of_observed, with_costs,
+    AppState, REVISION, StartError, Surroundings, divide, follow, own_places, warn_of_observed,
+    with_costs,
 };
 use crate::admit::Gate;
 use crate::call::{Observe, TaskWakers};
@@ -44,21 +45,18 @@ use crate::telemetry::Logs;
 use crate::telemetry::access::{AccessLog, LineFormat};
 use crate::telemetry::spans::SpanQueue;
 
-/// The clock has moments for what the processes of this time before did. No window is longer.
-const PAST: Duration = Duration::from_secs(25 * 60 * 60);
-
 impl AppState {
     /// Builds all parts, and starts none of them.
     pub(super) fn build(
         config: Config,
         logs: Option<Logs>,
         (admin, handover): (Option<SocketAddr>, Handover),
-        open: quotas::StoreOpener,
         beside: &CancellationToken,
         before: Predecessor,
+        surroundings: Surroundings,
     ) -> Result<Self, StartError> {
         let access = access_log(&config, logs.as_ref())?;
-        let clock = Clock::with_past(PAST);
+        let clock = surroundings.clock;
         let handed = before.handed.as_ref().map(|it| &it.state);
         let (keeper, acts, callers) = restored(&config, handed)?;
         let ChangeResult {
@@ -76,11 +74,11 @@ impl AppState {
         metrics.config_taken(SystemTime::now());
         let name = own_places(&config).and_then(|places| ProcessName::claim(&places));
         let known_as = name.as_ref().map(ProcessName::as_str);
-        let coordination = coordination_of(&config, &gate, &callers, known_as, &metrics, clock);
+        let coordination = coordination_of(&config, &gate, &callers, known_as, &metrics, &surroundings);
         let descriptors = divide(&config, &metrics);
         let (shown, stop) = (metrics.quotas.clone(), beside.clone());
         let records = ledger.as_ref().map(LedgerFile::records);
-        let quotas = Quotas::new(gate.clone(), clock, shown, open, records, known_as, stop);
+        let quotas = Quotas::new(gate.clone(), clock, shown, surroundings.open, records, known_as, stop);
         quotas.apply(config.quotas.as_ref());
         let spans = Arc::new(SpanQueue::new(config.trace.clone()));
         let teller = teller_of(&metrics, &access, &spans, &callers, clock);
@@ -173,10 +171,11 @@ fn coordination_of(
     callers: &Callers,
     known_as: Option<&str>,
     metrics: &Metrics,
-    clock: Clock,
+    surroundings: &Surroundings,
 ) -> Coordination {
     let registry = metrics.registry();
-    let coordination = Coordination::new(gate.clone(), callers.clone(), clock, registry, known_as);
+    let (gate, callers) = (gate.clone(), callers.clone());
+    let coordination = Coordination::new(gate, callers, surroundings, registry, known_as);
     coordination.apply(config.coordinate.as_ref(), &config.admit);
     coordination
 }

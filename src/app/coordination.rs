@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_leases::client::{
-    Allowance, CapacityShare, ClientMetrics, ClientOptions, LeaseClient, ShareReport, TcpDial,
-    TlsDial,
+    Allowance, CapacityShare, ClientMetrics, ClientOptions, Dial, LeaseClient, ShareReport,
+    TcpDial, TlsDial,
 };
 use tidegate_leases::sharing::{Safe, SharedLimit, SharedServers, SharingSettings};
 use tidegate_leases::supply::{RATE_OVER, rate, use_of, whole};
@@ -27,6 +27,7 @@ use tidegate_runtime::{Clock, lock};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
+use super::Surroundings;
 use super::shares::ShareNow;
 use crate::admit::{self, Gate};
 use crate::callers::Callers;
@@ -39,6 +40,8 @@ pub(super) struct Coordination {
     gate: Gate,
     callers: Callers,
     clock: Clock,
+    /// Connects to the servers in a simulation.
+    dial: Option<Arc<dyn Dial>>,
     started: Timestamp,
     metrics: ClientMetrics,
     /// The name of this process, for its first client. A later one of the same name could lose its
@@ -93,14 +96,16 @@ impl Coordination {
     pub(super) fn new(
         gate: Gate,
         callers: Callers,
-        clock: Clock,
+        surroundings: &Surroundings,
         registry: &Registry,
         name: Option<&str>,
     ) -> Self {
+        let clock = surroundings.clock;
         Self {
             gate,
             callers,
             clock,
+            dial: surroundings.dial.clone(),
             started: clock.now(),
             metrics: ClientMetrics::new(registry),
             name: Mutex::new(name.map(ToOwned::to_owned)),
@@ -176,6 +181,9 @@ impl Coordination {
             metrics: self.metrics.clone(),
             ..options(servers)
         };
+        if let Some(dial) = &self.dial {
+            options.dial = Arc::clone(dial);
+        }
         if options.client_id.is_none() {
             options.client_id = lock(&self.name).take();
         }

@@ -34,7 +34,7 @@ use super::ledger::RecordsFile;
 use crate::admit::{Gate, QuotaRules};
 
 /// Opens the store of an engine.
-pub(super) type StoreOpener = Box<dyn Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync>;
+pub type StoreOpener = Box<dyn Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync>;
 
 /// The quotas of one sidecar.
 pub(super) struct Quotas {

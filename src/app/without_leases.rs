@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use tidegate_leases::sharing::SharingSettings;
-use tidegate_runtime::Clock;
 use tidegate_runtime::metric::Registry;
 
+use super::Surroundings;
 use super::shares::ShareNow;
 use crate::admit::{self, Gate};
 use crate::callers::Callers;
@@ -13,7 +13,7 @@ use crate::callers::Callers;
 pub(super) struct Coordination;
 
 impl Coordination {
-    pub(super) fn new(_: Gate, _: Callers, _: Clock, _: &Registry, _: Option<&str>) -> Self {
+    pub(super) fn new(_: Gate, _: Callers, _: &Surroundings, _: &Registry, _: Option<&str>) -> Self {
         Self
     }
 

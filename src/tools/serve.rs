@@ -23,7 +23,9 @@ use super::client::AdminAddress;
 use super::runtime_file::{self, RuntimeFile};
 use super::service_manager;
 use super::successor::{self, Program, in_words};
-use crate::app::{App, HandoverPhase, Predecessor, REVISION, StartError, TakingOver};
+use crate::app::{
+    App, HandoverPhase, Predecessor, REVISION, StartError, Surroundings, TakingOver,
+};
 use crate::config::{self, Config, LoadError, LoadedConfig, Problems};
 use crate::listen::{InheritedSockets, descriptors};
 use crate::telemetry::journal::{Priority, with_priority};
@@ -135,7 +137,7 @@ async fn start(
             Err(StartError::SeveralServers)
         }
         StartKind::TakesOver => match TakingOver::begin(ledger.clone(), &config, path).await? {
-            Some(taking) => App::take_over(config, logs, sockets, taking),
+            Some(taking) => App::take_over(config, logs, sockets, taking, Surroundings::real()),
             None => App::start_after(config, logs, Predecessor::ended(ledger, sockets)),
         },
     }

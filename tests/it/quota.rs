@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tidegate::app::App;
+use tidegate::app::{App, Predecessor, Surroundings};
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{QuotaRecord, RecordVersion, StoreTime};
 use tidegate_quota::memory::{self, Memory};
-use tidegate_quota::{self as store, QuotaStore, RecordKey, StoreEntry, StoreError, SwapResult};
+use tidegate_quota::{self as store, Engine, QuotaStore, RecordKey, StoreEntry, StoreError, SwapResult};
 use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -217,8 +217,8 @@ impl Rig {
         let (memory, epoch) = (self.memory.clone(), self.epoch);
         let ahead = Arc::clone(&self.ahead);
         let opened = Arc::new(Mutex::new(None));
-        let open = Arc::clone(&opened);
-        let app = App::start_with(config(text), None, move |_, clock: Clock| {
+        let open_to = Arc::clone(&opened);
+        let open = move |_: &Engine, clock: Clock| -> Arc<dyn QuotaStore> {
             let node = memory.node();
             let switch = Arc::new(Switch {
                 node,
@@ -232,9 +232,14 @@ impl Rig {
             if mode != Mode::Denied {
                 switch.tell_time();
             }
-            *open.lock().expect("no test panics with it") = Some(Arc::clone(&switch));
+            *open_to.lock().expect("no test panics with it") = Some(Arc::clone(&switch));
             switch
-        });
+        };
+        let surroundings = Surroundings {
+            open: Box::new(open),
+            ..Surroundings::real()
+        };
+        let app = App::start_in(config(text), None, Predecessor::default(), surroundings);
         let app = app.expect("it starts");
         let store = opened.lock().expect("no test panics with it").take();
         Sidecar {

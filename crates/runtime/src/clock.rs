@@ -47,8 +47,8 @@ enum ClockReading {
     /// `CLOCK_BOOTTIME`; what it shows where this clock has its zero, which may lie before the boot, and how long the
     /// machine had been suspended when the process began.   ns
     Boot { zero: i64, suspended: u64 },
-    /// The runtime's clock, which a test can pause.
-    Runtime,
+    /// The runtime's clock, which a test can pause; what the boot clock shows where this one has its zero.   ns
+    Runtime { zero: i64 },
 }
 
 impl Clock {
@@ -77,11 +77,20 @@ impl Clock {
     /// suspended.
     #[must_use]
     pub fn of_runtime() -> Self {
+        Self::simulated(Duration::ZERO, Duration::ZERO, SystemTime::now())
+    }
+
+    /// Counts on the runtime's clock, on a machine that was booted `up` ago, at this time of day. It has counted for the
+    /// `past` already, as one [`with_past`](Self::with_past). So a simulation goes on with its time where it exchanges a
+    /// process.
+    #[must_use]
+    pub fn simulated(past: Duration, up: Duration, wall: SystemTime) -> Self {
+        let zero = nanos(up).cast_signed() - nanos(past).cast_signed();
         Self {
-            reading: ClockReading::Runtime,
-            began: Timestamp::ZERO,
+            reading: ClockReading::Runtime { zero },
+            began: Timestamp::ZERO + past,
             started: Instant::now(),
-            started_wall: SystemTime::now(),
+            started_wall: wall,
         }
     }
 
@@ -96,7 +105,7 @@ impl Clock {
     pub fn now(&self) -> Timestamp {
         match self.reading {
             ClockReading::Boot { zero, .. } => Timestamp::from_nanos(since(zero, boot_time())),
-            ClockReading::Runtime => Timestamp::ZERO + self.started.elapsed(),
+            ClockReading::Runtime { .. } => self.began + self.started.elapsed(),
         }
     }
 
@@ -106,7 +115,7 @@ impl Clock {
     pub fn instant(&self, at: Timestamp) -> Instant {
         let suspended = match self.reading {
             ClockReading::Boot { suspended, .. } => noticed() - suspended,
-            ClockReading::Runtime => 0,
+            ClockReading::Runtime { .. } => 0,
         };
         let ran = nanos(at.since(self.began)).saturating_sub(suspended);
         self.started
@@ -128,7 +137,7 @@ impl Clock {
     pub fn notice_suspension(&self) -> Duration {
         match self.reading {
             ClockReading::Boot { suspended, .. } => Duration::from_nanos(look() - suspended),
-            ClockReading::Runtime => Duration::ZERO,
+            ClockReading::Runtime { .. } => Duration::ZERO,
         }
     }
 
@@ -141,7 +150,7 @@ impl Clock {
                 let nanos = booted().saturating_add_signed(zero);
                 UNIX_EPOCH + Duration::from_nanos(nanos.saturating_add(at.as_nanos()))
             }
-            ClockReading::Runtime => self.started_wall + at.since(Timestamp::ZERO),
+            ClockReading::Runtime { .. } => self.zero() + at.since(Timestamp::ZERO),
         }
     }
 
@@ -155,8 +164,9 @@ impl Clock {
     #[must_use]
     pub fn boot_time(&self, at: Timestamp) -> u64 {
         match self.reading {
-            ClockReading::Boot { zero, .. } => at.as_nanos().saturating_add_signed(zero),
-            ClockReading::Runtime => at.as_nanos(),
+            ClockReading::Boot { zero, .. } | ClockReading::Runtime { zero } => {
+                at.as_nanos().saturating_add_signed(zero)
+            }
         }
     }
 
@@ -164,8 +174,9 @@ impl Clock {
     #[must_use]
     pub fn of_boot_time(&self, nanos: u64) -> Timestamp {
         match self.reading {
-            ClockReading::Boot { zero, .. } => Timestamp::from_nanos(since(zero, nanos)),
-            ClockReading::Runtime => Timestamp::from_nanos(nanos),
+            ClockReading::Boot { zero, .. } | ClockReading::Runtime { zero } => {
+                Timestamp::from_nanos(since(zero, nanos))
+            }
         }
     }
 

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_handover::{ClaimWait, Commitment, NewInput, NewOutput, NewSide, StatePart, ToNew};
-use tidegate_quota::Engine;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
@@ -18,7 +17,7 @@ use super::foreign::CallStep;
 use super::{ForeignCalls, HandedOver, HandedState, connect, socket_of};
 use crate::admit::Permit;
 use crate::app::ledger::{CLAIM_EVERY, CLAIM_MAX, ClaimError, DrainingLock, LedgerLock};
-use crate::app::{App, AppState, Predecessor, StartError};
+use crate::app::{App, AppState, Predecessor, StartError, Surroundings};
 use crate::config::Config;
 use crate::listen::{InheritedSockets, ListeningSocket};
 use crate::telemetry::Logs;
@@ -341,10 +340,11 @@ impl App {
         logs: Option<Logs>,
         inherited: InheritedSockets,
         mut taking: TakingOver,
+        surroundings: Surroundings,
     ) -> Result<Self, StartError> {
         let before = taking.predecessor(inherited);
         // If it fails, the right to admit calls is free again with what was built, and then the connection closes.
-        let app = Self::prepare(config, logs, Engine::open, before)?;
+        let app = Self::prepare(config, logs, before, surroundings)?;
         Ok(taking.open(app))
     }
 }

@@ -1,0 +1,167 @@
+//! The process in a simulated world: clients, a backend, restarts and faults, decided by a seed, on a clock that the simulation
+//! moves. The promises are judged by what clients and the backend see. docs/decisions/0050 has the reasons.
+//!
+//! - `make simulate` runs 1,000 seeds, `make test` 20.
+//! - `TIDEGATE_SEED=n` runs one of them, and `TELL=1` prints its events.
+
+#![allow(clippy::disallowed_methods, reason = "tests serve no calls")]
+
+mod backend;
+mod clients;
+mod plan;
+mod process;
+mod record;
+mod run;
+#[path = "../../crates/limits/tests/random/seeds.rs"]
+mod seeds;
+mod world;
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use self::plan::Mistake;
+
+/// The beginning of the line that has the result of a seed.
+const RESULT: &str = "RESULT ";
+/// A mistake must be found within this number of seeds.
+const FOUND_WITHIN: u64 = 20;
+
+/// The library that decides the random numbers of a process.
+struct Entropy(TempDir);
+
+impl Entropy {
+    fn build() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/entropy.c");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .args([&folder.path().join("entropy.so"), &source])
+            .status();
+        assert!(built.expect("a C compiler, which the build needs too").success());
+        Self(folder)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("entropy.so")
+    }
+
+    /// Runs a seed in a process of its own, in which all random numbers follow from it.
+    fn run(&self, seed: u64, mistake: Option<&str>) -> Value {
+        let mut child = Command::new(std::env::current_exe().expect("this program"));
+        child
+            .args(["--exact", "one_run", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("LD_PRELOAD", self.file())
+            .env("ENTROPY", seed.to_string())
+            .env("MISTAKE", mistake.unwrap_or_default());
+        let ran = child.output().expect("it starts");
+        let out = String::from_utf8_lossy(&ran.stdout);
+        let told = String::from_utf8_lossy(&ran.stderr);
+        eprint!("{told}");
+        let result = out.lines().find_map(|line| line.split_once(RESULT));
+        let Some((_, result)) = result else {
+            panic!("seed {seed} has no result:\n{out}\n{told}");
+        };
+        serde_json::from_str(result).expect("JSON")
+    }
+}
+
+/// The part of [`Entropy::run`] in the process of its own.
+#[test]
+#[ignore = "the other tests start it"]
+fn one_run() {
+    let seed = std::env::var("ENTROPY").expect("a seed");
+    let mistake = std::env::var("MISTAKE").ok();
+    let mistake = mistake.and_then(|name| Mistake::named(&name));
+    let result = run::run(seed.parse().expect("a number"), mistake);
+    println!("\n{RESULT}{result}");
+}
+
+fn violations(result: &Value) -> Vec<String> {
+    let all = result["violations"].as_array().expect("a list").iter();
+    all.map(|it| format!("seed {}, promise {}: {}", result["seed"], it[0], it[1]))
+        .collect()
+}
+
+/// Runs all seeds, as many at once as there are processors.
+fn run_all(entropy: &Entropy, seeds: impl Iterator<Item = u64> + Send) -> Vec<Value> {
+    let (seeds, results) = (Mutex::new(seeds), Mutex::new(Vec::new()));
+    let at_once = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                loop {
+                    let next = seeds.lock().expect("no thread panics with it").next();
+                    let Some(seed) = next else { return };
+                    let result = entropy.run(seed, None);
+                    results.lock().expect("no thread panics with it").push(result);
+                }
+            });
+        }
+    });
+    results.into_inner().expect("no thread panics with it")
+}
+
+/// Adds a line to the evidence, if this run is for it.
+fn note(line: &Value) {
+    let Some(file) = std::env::var_os("TIDEGATE_EVIDENCE") else {
+        return;
+    };
+    let file = OpenOptions::new().create(true).append(true).open(file);
+    writeln!(file.expect("it opens"), "{line}").expect("it can be written to");
+}
+
+#[test]
+fn the_promises_hold_in_each_seed() {
+    let entropy = Entropy::build();
+    let results = run_all(&entropy, seeds::at_least(20, 0..200));
+    let mut counts = BTreeMap::<String, u64>::new();
+    for result in &results {
+        for (name, count) in result["counts"].as_object().expect("an object") {
+            *counts.entry(name.clone()).or_default() += count.as_u64().expect("a number");
+        }
+    }
+    let total = |name: &str| results.iter().map(|it| it[name].as_u64().expect("a number")).sum::<u64>();
+    let row = json!({
+        "seeds": results.len(), "simulated_seconds": total("ms") / 1000, "faults": total("faults"), "counts": counts,
+    });
+    println!("{row}");
+    let broken: Vec<_> = results.iter().flat_map(violations).collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    note(&row);
+}
+
+#[test]
+fn one_seed_is_one_run() {
+    let entropy = Entropy::build();
+    for seed in seeds::at_least(3, 0..10) {
+        let (one, other) = (entropy.run(seed, None), entropy.run(seed, None));
+        assert_eq!(one, other);
+    }
+}
+
+#[test]
+fn each_mistake_is_found() {
+    let entropy = Entropy::build();
+    for (_, mistake, promise) in Mistake::ALL {
+        let mut seeds = 0..FOUND_WITHIN;
+        let found = seeds.find_map(|seed| {
+            let result = entropy.run(seed, Some(mistake));
+            let broken = result["violations"].as_array().expect("a list").clone();
+            let found = broken.into_iter().find(|it| it[0] == json!(promise))?;
+            Some((seed, found[1].clone()))
+        });
+        let Some((seed, how)) = found else {
+            panic!("no seed finds that promise {promise} is broken: {mistake}");
+        };
+        println!("{mistake}: seed {seed}, {how}");
+        note(&json!({"mistake": mistake, "promise": promise, "seed": seed, "how": how}));
+    }
+}

@@ -1,0 +1,254 @@
+//! The decisions of a seed: the limits, the calls, the backend's behaviour and the faults.
+
+use std::ops::Range;
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use crate::record::Millis;
+
+/// The time in which calls begin and faults happen.   ms
+pub(crate) const STORM: Millis = 12_000;
+/// The longest that the backend works on a call.   ms
+pub(crate) const WORK_MAX: Millis = 900;
+/// The time after which a backend that says nothing is given up.   ms
+pub(crate) const RESPONSE_TIMEOUT: Millis = 2_000;
+
+/// Numbers that the config has, and that the judge holds the process to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) outstanding: usize,
+    pub(crate) per_window: usize,
+    pub(crate) window: Millis,
+    pub(crate) max_wait: Millis,
+    pub(crate) capacity: usize,
+}
+
+/// A client's behaviour in one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Waits for the whole answer.
+    Stays,
+    /// Closes its connection.
+    Leaves { after: Millis },
+    /// Says and reads nothing any more, and does not close.
+    HalfOpen { until: Millis },
+    /// Reads a few bytes at a time.
+    ReadsSlowly,
+}
+
+/// One call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlannedCall {
+    pub(crate) at: Millis,
+    pub(crate) client: usize,
+    /// The request comes in two pieces, this far apart.
+    pub(crate) pause: Option<Millis>,
+    pub(crate) body: usize,
+    pub(crate) patience: Patience,
+    pub(crate) work: Work,
+}
+
+/// The backend's behaviour in one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Answers with a body of this length.
+    Answers { after: Millis, bytes: usize },
+    /// Answers chunk by chunk.
+    Streams {
+        after: Millis,
+        chunks: u64,
+        every: Millis,
+    },
+    /// Begins an answer, and closes.
+    Cuts { after: Millis },
+    /// Closes without an answer.
+    Closes { after: Millis },
+    /// Answers nothing, and keeps the connection.
+    Silent,
+}
+
+/// A disturbance of the process, the backend or what is between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The process is killed, and another one starts later.
+    Kill { for_: Millis },
+    /// The process is told to end; another one starts when it has.
+    Restart,
+    /// The process gets no processor.
+    Stall { for_: Millis },
+    /// The process gets another config.
+    Reload(Limits),
+    /// The process gets a config with a mistake, and with other limits.
+    BadReload(Limits),
+    /// Nobody listens at the backend, and its calls end.
+    BackendDown { for_: Millis },
+    /// The backend is reached, and answers nothing.
+    BackendStalls { for_: Millis },
+    /// Between the backend and the process nothing passes.
+    Partition { for_: Millis },
+}
+
+/// A mistake that must be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    OneTooMany,
+    WindowTooShort,
+    ForgetsLedger,
+    WaitsTooLong,
+    KeepsWhoLeft,
+    SendsTwice,
+    SleepsInTurn,
+    QueueTooLong,
+    TakesBadConfig,
+}
+
+impl Mistake {
+    /// All of them, each with its name and the promise that it breaks.
+    pub(crate) const ALL: [(Self, &str, u8); 9] = [
+        (Self::OneTooMany, "one call too many at once", 1),
+        (Self::WindowTooShort, "a window that is too short", 1),
+        (Self::ForgetsLedger, "a restart without the ledger", 1),
+        (Self::WaitsTooLong, "a deadline that is too late", 2),
+        (Self::KeepsWhoLeft, "clients that leave are not watched", 4),
+        (Self::SendsTwice, "a call is sent twice", 5),
+        (Self::SleepsInTurn, "calls that sleep though there is room", 6),
+        (Self::QueueTooLong, "a queue that is too long", 7),
+        (Self::TakesBadConfig, "a config with a mistake is taken", 8),
+    ];
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        let found = Self::ALL.iter().find(|(_, known, _)| *known == name);
+        found.map(|(mistake, ..)| *mistake)
+    }
+}
+
+/// All that a seed decides.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) limits: Limits,
+    /// Calls of clients that have left run to their end.
+    pub(crate) finishes: bool,
+    /// A full queue refuses.
+    pub(crate) refuses: bool,
+    pub(crate) clients: usize,
+    /// By their time.
+    pub(crate) calls: Vec<PlannedCall>,
+    /// By their time.
+    pub(crate) faults: Vec<(Millis, Fault)>,
+}
+
+fn limits(random: &mut StdRng) -> Limits {
+    Limits {
+        outstanding: random.random_range(1..=6),
+        per_window: random.random_range(2..=20),
+        window: [200, 500, 1_000][random.random_range(0..3)],
+        max_wait: [300, 1_000, 4_000][random.random_range(0..3)],
+        capacity: random.random_range(1..=40),
+    }
+}
+
+fn work(random: &mut StdRng) -> Work {
+    let after = random.random_range(0..WORK_MAX / 2);
+    match random.random_range(0..100) {
+        0..70 => Work::Answers {
+            after,
+            bytes: [0, 40, 3_000, 200_000][random.random_range(0..4)],
+        },
+        70..82 => Work::Streams {
+            after,
+            chunks: random.random_range(1..=8),
+            every: random.random_range(1..=50),
+        },
+        82..89 => Work::Cuts { after },
+        89..97 => Work::Closes { after },
+        _ => Work::Silent,
+    }
+}
+
+fn call(random: &mut StdRng, at: Millis, clients: usize) -> PlannedCall {
+    PlannedCall {
+        at,
+        client: random.random_range(0..clients),
+        pause: random.random_bool(0.15).then(|| random.random_range(1..120)),
+        body: match random.random_range(0..10) {
+            0 => random.random_range(1..40_000),
+            1 | 2 => random.random_range(1..200),
+            _ => 0,
+        },
+        patience: match random.random_range(0..100) {
+            0..70 => Patience::Stays,
+            70..88 => Patience::Leaves {
+                after: random.random_range(0..1_500),
+            },
+            88..93 => Patience::HalfOpen {
+                until: STORM + random.random_range(0..3_000),
+            },
+            _ => Patience::ReadsSlowly,
+        },
+        work: work(random),
+    }
+}
+
+fn fault(random: &mut StdRng, before: Limits) -> Fault {
+    let mut for_ = |range: Range<Millis>| random.random_range(range);
+    match for_(0..8) {
+        0 => Fault::Kill { for_: for_(1..700) },
+        1 => Fault::Restart,
+        2 => Fault::Stall { for_: for_(2..900) },
+        3 => Fault::BackendDown {
+            for_: for_(1..1_500),
+        },
+        4 => Fault::BackendStalls {
+            for_: for_(1..1_000),
+        },
+        5 => Fault::Partition {
+            for_: for_(1..1_000),
+        },
+        6 => Fault::Reload(Limits {
+            window: before.window,
+            ..limits(random)
+        }),
+        _ => Fault::BadReload(Limits {
+            outstanding: before.outstanding + 3,
+            per_window: before.per_window + 20,
+            ..before
+        }),
+    }
+}
+
+impl Plan {
+    pub(crate) fn of(seed: u64) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let limits = limits(&mut random);
+        let clients = random.random_range(1..=60);
+        // From far fewer calls than the limits allow to far more.
+        let count = random.random_range(20..=260);
+        let burst = random.random_bool(0.5);
+        let mut calls: Vec<_> = (0..count)
+            .map(|_| {
+                let mut at = random.random_range(0..STORM);
+                if burst {
+                    at -= at % 1_500;
+                }
+                call(&mut random, at, clients)
+            })
+            .collect();
+        calls.sort_by_key(|call| call.at);
+        let mut faults: Vec<_> = (0..random.random_range(0..=6))
+            .map(|_| {
+                let at = random.random_range(0..STORM);
+                (at, fault(&mut random, limits))
+            })
+            .collect();
+        faults.sort_by_key(|(at, _)| *at);
+        Self {
+            limits,
+            finishes: random.random_bool(0.3),
+            refuses: random.random_bool(0.5),
+            clients,
+            calls,
+            faults,
+        }
+    }
+}
