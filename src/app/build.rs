@@ -74,11 +74,20 @@ impl AppState {
         metrics.config_taken(SystemTime::now());
         let name = own_places(&config).and_then(|places| ProcessName::claim(&places));
         let known_as = name.as_ref().map(ProcessName::as_str);
-        let coordination = coordination_of(&config, &gate, &callers, known_as, &metrics, &surroundings);
+        let coordination =
+            coordination_of(&config, &gate, &callers, known_as, &metrics, &surroundings);
         let descriptors = divide(&config, &metrics);
         let (shown, stop) = (metrics.quotas.clone(), beside.clone());
         let records = ledger.as_ref().map(LedgerFile::records);
-        let quotas = Quotas::new(gate.clone(), clock, shown, surroundings.open, records, known_as, stop);
+        let quotas = Quotas::new(
+            gate.clone(),
+            clock,
+            shown,
+            surroundings.open,
+            records,
+            known_as,
+            stop,
+        );
         quotas.apply(config.quotas.as_ref());
         let spans = Arc::new(SpanQueue::new(config.trace.clone()));
         let teller = teller_of(&metrics, &access, &spans, &callers, clock);

@@ -13,7 +13,13 @@ use crate::callers::Callers;
 pub(super) struct Coordination;
 
 impl Coordination {
-    pub(super) fn new(_: Gate, _: Callers, _: &Surroundings, _: &Registry, _: Option<&str>) -> Self {
+    pub(super) fn new(
+        _: Gate,
+        _: Callers,
+        _: &Surroundings,
+        _: &Registry,
+        _: Option<&str>,
+    ) -> Self {
         Self
     }
 

@@ -15,6 +15,7 @@ use std::task::{Context, Poll};
 
 use tidegate_limits::Timestamp;
 use tidegate_runtime::lock;
+use tokio::task::yield_now;
 
 use super::run::Clients;
 use crate::admit::{Admission, Ask, Claimed, Gate, Permit, QueuedCall, Waits};
@@ -93,7 +94,12 @@ async fn turn_of_all(clients: &SharedClients, waiting: QueuedCall) -> Result<Per
         tokio::select! {
             biased;
             (number, told) = poll_fn(|cx| places.poll(cx)) => match told {
-                Ok(permit) => return Ok(places.used(number, permit)),
+                Ok(permit) => {
+                    let permit = places.used(number, permit);
+                    // The ends of its clients may have come together with its turn.
+                    yield_now().await;
+                    return Ok(permit);
+                }
                 Err(refusal) => {
                     places.all.swap_remove(number);
                     if places.all.is_empty() {

@@ -68,8 +68,9 @@ pub(super) async fn serve<S: Serve>(
             Some(reply) => Ok(reply),
             None => tokio::select! {
                 biased;
-                reply = reply => Ok(reply),
+                // First, because the client's end may have come together with the turn of the call.
                 left = watch(&mut client, on_eof, &progress) => Err(left),
+                reply = reply => Ok(reply),
             },
         };
         match outcome {

@@ -120,9 +120,9 @@ impl ClientStream {
         self.wire_mut().poll_reset(cx)
     }
 
-    /// Whether the client's sending side is closed, as of the latest event.
-    pub(super) fn has_ended(&self) -> bool {
-        self.wire().has_ended()
+    /// Whether the client has left, as of the latest event. With TLS, bytes that are not decrypted yet may say so, too.
+    pub(super) fn has_left(&self, on_eof: OnEof) -> bool {
+        self.wire().has_left(on_eof)
     }
 }
 

@@ -140,11 +140,15 @@ impl Wire {
         }
     }
 
-    /// Whether the client's sending side is closed, as of the latest event. Makes a system call
-    /// only if there was one.
-    pub(super) fn has_ended(&self) -> bool {
+    /// Whether the client has left, as of the latest event. Makes a system call only if there was one.
+    pub(super) fn has_left(&self, on_eof: OnEof) -> bool {
         let has_news = self.tcp.try_io(Interest::READABLE, || Ok(())).is_ok();
-        has_news && self.side() != Side::Open
+        has_news
+            && match self.side() {
+                Side::Open => false,
+                Side::Ended => on_eof == OnEof::Left,
+                Side::Reset => true,
+            }
     }
 
     fn side(&self) -> Side {

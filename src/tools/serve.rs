@@ -23,9 +23,7 @@ use super::client::AdminAddress;
 use super::runtime_file::{self, RuntimeFile};
 use super::service_manager;
 use super::successor::{self, Program, in_words};
-use crate::app::{
-    App, HandoverPhase, Predecessor, REVISION, StartError, Surroundings, TakingOver,
-};
+use crate::app::{App, HandoverPhase, Predecessor, REVISION, StartError, Surroundings, TakingOver};
 use crate::config::{self, Config, LoadError, LoadedConfig, Problems};
 use crate::listen::{InheritedSockets, descriptors};
 use crate::telemetry::journal::{Priority, with_priority};

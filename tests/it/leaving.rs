@@ -1,6 +1,8 @@
 //! A client may leave at any moment: its slot comes back exactly once, when the backend is
 //! done with its call, and a call that waits never reaches the backend.
 
+use std::task::Poll;
+
 use tidegate::call::{Reason, Verdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -95,6 +97,66 @@ async fn a_client_that_leaves_behind_unread_bytes_is_noticed_at_once_and_never_s
         one_leaves_while_it_waits("socket", "\r\n", leave).await;
         for more in ["\r\n", "x", &next, &many] {
             one_leaves_while_it_waits("http", more, leave).await;
+        }
+    }
+}
+
+/// Lets tasks run that can, without a look at sockets.
+async fn without_a_look() {
+    let mut has_yielded = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// A process that had no processor for a while sees both in one look at its sockets, such as after a stall.
+#[tokio::test]
+async fn a_client_whose_end_comes_together_with_its_turn_is_never_sent() {
+    for (protocol, coalesces) in [("socket", false), ("http", false), ("http", true)] {
+        for leave in [drop, reset] {
+            let mut held = Held::start(if protocol == "socket" { OK } else { HTTP_OK }).await;
+            let mut text = limits(&held, protocol);
+            if coalesces {
+                text.push_str("[coalesce]\nfunctions = [\"guest_get_info\"]\n");
+            }
+            let stack = Stack::start(&text);
+            let first = sent(&stack, protocol, "FIRST").await;
+            held.next().await;
+            let second = sent(&stack, protocol, "SECOND").await;
+            stack.busy(1, 1).await;
+            // A task, because the runtime looks at its sockets before it goes on with the test itself.
+            let both = tokio::spawn(async move {
+                held.go.notify_one();
+                while held.done() == 0 {
+                    without_a_look().await;
+                }
+                leave(second);
+                held
+            });
+            held = both.await.expect("it does not panic");
+            let told = format!("{protocol}, coalesces: {coalesces}");
+            tokio::select! {
+                sent = held.next() => panic!("{told}: {sent}"),
+                () = stack.busy(0, 0) => {}
+            }
+            let facts = stack.seen.ended(1 + usize::from(!coalesces)).await;
+            let second = facts
+                .iter()
+                .find(|it| it.target.as_deref() == Some("SECOND"));
+            if let Some(second) = second {
+                assert_eq!(
+                    (second.verdict, second.sent),
+                    (Verdict::Aborted, None),
+                    "{told}"
+                );
+            }
+            drop(first);
+            stack.at_rest().await;
         }
     }
 }

@@ -19,7 +19,9 @@ use tidegate::app::{App, Predecessor, Surroundings};
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{QuotaRecord, RecordVersion, StoreTime};
 use tidegate_quota::memory::{self, Memory};
-use tidegate_quota::{self as store, Engine, QuotaStore, RecordKey, StoreEntry, StoreError, SwapResult};
+use tidegate_quota::{
+    self as store, Engine, QuotaStore, RecordKey, StoreEntry, StoreError, SwapResult,
+};
 use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinSet;

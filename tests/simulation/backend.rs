@@ -69,7 +69,9 @@ async fn serve(world: Arc<World>, mut stream: UnixStream) -> io::Result<()> {
     // Some connections end a while after an answer. A call that comes on them meanwhile gets none.
     let mut ends_soon = None;
     loop {
-        let ends = read.windows(4).position(|bytes: &[u8]| bytes == b"\r\n\r\n");
+        let ends = read
+            .windows(4)
+            .position(|bytes: &[u8]| bytes == b"\r\n\r\n");
         let Some(ends) = ends else {
             match ends_soon {
                 Some(pause) => read_for(&mut stream, &mut read, pause).await?,

@@ -45,7 +45,11 @@ impl Entropy {
             .args(["-shared", "-fPIC", "-O1", "-o"])
             .args([&folder.path().join("entropy.so"), &source])
             .status();
-        assert!(built.expect("a C compiler, which the build needs too").success());
+        assert!(
+            built
+                .expect("a C compiler, which the build needs too")
+                .success()
+        );
         Self(folder)
     }
 
@@ -57,7 +61,13 @@ impl Entropy {
     fn run(&self, seed: u64, mistake: Option<&str>) -> Value {
         let mut child = Command::new(std::env::current_exe().expect("this program"));
         child
-            .args(["--exact", "one_run", "--ignored", "--nocapture", "--test-threads=1"])
+            .args([
+                "--exact",
+                "one_run",
+                "--ignored",
+                "--nocapture",
+                "--test-threads=1",
+            ])
             .env("LD_PRELOAD", self.file())
             .env("ENTROPY", seed.to_string())
             .env("MISTAKE", mistake.unwrap_or_default());
@@ -101,7 +111,10 @@ fn run_all(entropy: &Entropy, seeds: impl Iterator<Item = u64> + Send) -> Vec<Va
                     let next = seeds.lock().expect("no thread panics with it").next();
                     let Some(seed) = next else { return };
                     let result = entropy.run(seed, None);
-                    results.lock().expect("no thread panics with it").push(result);
+                    results
+                        .lock()
+                        .expect("no thread panics with it")
+                        .push(result);
                 }
             });
         }
@@ -128,7 +141,12 @@ fn the_promises_hold_in_each_seed() {
             *counts.entry(name.clone()).or_default() += count.as_u64().expect("a number");
         }
     }
-    let total = |name: &str| results.iter().map(|it| it[name].as_u64().expect("a number")).sum::<u64>();
+    let total = |name: &str| {
+        results
+            .iter()
+            .map(|it| it[name].as_u64().expect("a number"))
+            .sum::<u64>()
+    };
     let row = json!({
         "seeds": results.len(), "simulated_seconds": total("ms") / 1000, "faults": total("faults"), "counts": counts,
     });

@@ -112,7 +112,11 @@ impl Mistake {
         (Self::WaitsTooLong, "a deadline that is too late", 2),
         (Self::KeepsWhoLeft, "clients that leave are not watched", 4),
         (Self::SendsTwice, "a call is sent twice", 5),
-        (Self::SleepsInTurn, "calls that sleep though there is room", 6),
+        (
+            Self::SleepsInTurn,
+            "calls that sleep though there is room",
+            6,
+        ),
         (Self::QueueTooLong, "a queue that is too long", 7),
         (Self::TakesBadConfig, "a config with a mistake is taken", 8),
     ];
@@ -170,7 +174,9 @@ fn call(random: &mut StdRng, at: Millis, clients: usize) -> PlannedCall {
     PlannedCall {
         at,
         client: random.random_range(0..clients),
-        pause: random.random_bool(0.15).then(|| random.random_range(1..120)),
+        pause: random
+            .random_bool(0.15)
+            .then(|| random.random_range(1..120)),
         body: match random.random_range(0..10) {
             0 => random.random_range(1..40_000),
             1 | 2 => random.random_range(1..200),

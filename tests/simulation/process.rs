@@ -62,10 +62,19 @@ pub(crate) fn text(world: &World, plan: &Plan, limits: Limits, mistake: Option<M
         capacity,
     } = limits;
     let outstanding = outstanding + usize::from(is(Mistake::OneTooMany));
-    let window = window - if is(Mistake::WindowTooShort) { window / 4 } else { 0 };
+    let window = window
+        - if is(Mistake::WindowTooShort) {
+            window / 4
+        } else {
+            0
+        };
     let max_wait = max_wait + if is(Mistake::WaitsTooLong) { 100 } else { 0 };
     let capacity = capacity + if is(Mistake::QueueTooLong) { 10 } else { 0 };
-    let postpone = if is(Mistake::SleepsInTurn) { "jitter" } else { "in_turn" };
+    let postpone = if is(Mistake::SleepsInTurn) {
+        "jitter"
+    } else {
+        "in_turn"
+    };
     let when_full = if plan.refuses { "refuse" } else { "wait" };
     let left = if plan.finishes { "finish" } else { "close" };
     let (front, back) = (world.front(), world.back());
@@ -80,6 +89,8 @@ pub(crate) fn text(world: &World, plan: &Plan, limits: Limits, mistake: Option<M
         bind = "unix:{front}"
         protocol = "http"
         cancel_on_eof = {watched}
+        [admin]
+        bind = ""
         [backend]
         kind = "http"
         http = "unix:{back}"

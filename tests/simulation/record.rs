@@ -62,6 +62,8 @@ pub(crate) struct Judge {
     waiting: BTreeSet<usize>,
     /// Calls at the backend.
     running: BTreeSet<usize>,
+    /// The last call that came since the backend looked at all its sockets.
+    last_came: Option<usize>,
     /// When the last calls came to the backend.
     departures: VecDeque<Millis>,
     /// How long the process was stalled, all in all.
@@ -84,6 +86,7 @@ impl Record {
             calls: Vec::new(),
             waiting: BTreeSet::new(),
             running: BTreeSet::new(),
+            last_came: None,
             departures: VecDeque::new(),
             stalled: 0,
             unsettled_until: 0,
@@ -252,8 +255,9 @@ impl Judge {
         self.waiting.remove(&call);
         self.count("sent");
         self.judge_sending(call);
-        self.judge_limits(call);
+        self.judge_window(call);
         self.running.insert(call);
+        self.last_came = Some(call);
         self.departures.push_back(self.now);
         let now = self.now;
         let seen = &mut self.calls[call];
@@ -281,17 +285,15 @@ impl Judge {
         };
         let latest = asked + self.most(asked, |limits| limits.max_wait) + self.stalled - stalled;
         if latest + SEEN_WITHIN < now {
-            self.violated(2, format_args!("{call} came, and its deadline was {latest} ms"));
+            self.violated(
+                2,
+                format_args!("{call} came, and its deadline was {latest} ms"),
+            );
         }
     }
 
-    fn judge_limits(&mut self, call: usize) {
+    fn judge_window(&mut self, call: usize) {
         let since = self.now.saturating_sub(SEEN_WITHIN);
-        let at_once = self.most(since, |limits| limits.outstanding as u64);
-        let running = self.running.len() as u64 + 1;
-        if running > at_once {
-            self.violated(1, format_args!("{call} is one of {running} at once, not {at_once}"));
-        }
         let in_window = self.most(since, |limits| limits.per_window as u64);
         let departed = self.in_window() as u64 + 1;
         if departed > in_window {
@@ -301,9 +303,6 @@ impl Judge {
                 format_args!("{call} is one of {departed} in {window} ms, not {in_window}"),
             );
         }
-        if running == at_once {
-            self.count("all slots taken");
-        }
         if departed == in_window {
             self.count("a window used up");
         }
@@ -312,7 +311,11 @@ impl Judge {
     /// The calls that came within the last window.
     fn in_window(&mut self) -> usize {
         let window = self.limits().window;
-        while self.departures.front().is_some_and(|at| at + window <= self.now) {
+        while self
+            .departures
+            .front()
+            .is_some_and(|at| at + window <= self.now)
+        {
             self.departures.pop_front();
         }
         self.departures.len()
@@ -323,6 +326,23 @@ impl Judge {
         if std::mem::take(&mut self.calls[call].runs) {
             self.note(format_args!("{call} is done"));
             self.running.remove(&call);
+        }
+    }
+
+    /// The backend has looked at all its sockets. Only now it knows the calls at once: the end of one may have been sent before
+    /// the first byte of another, on another socket.
+    pub(crate) fn looked(&mut self) {
+        let Some(call) = self.last_came.take() else {
+            return;
+        };
+        let since = self.now.saturating_sub(SEEN_WITHIN);
+        let at_once = self.most(since, |limits| limits.outstanding as u64);
+        let running = self.running.len() as u64;
+        if running > at_once {
+            self.violated(1, format_args!("{call} is one of {running} at once, not {at_once}"));
+        }
+        if running == at_once {
+            self.count("all slots taken");
         }
     }
 
@@ -360,13 +380,16 @@ impl Judge {
 
     fn judge_turns(&mut self) {
         let limits = self.limits();
-        let has_room = self.running.len() < limits.outstanding && self.in_window() < limits.per_window;
+        let has_room =
+            self.running.len() < limits.outstanding && self.in_window() < limits.per_window;
         let waits_long = |call: &usize| {
             let asked = self.calls[*call].asked.expect("it was asked").0;
             asked + SOON < self.now
         };
         let reads_slowly = |call: &Call| {
-            call.planned.patience == Patience::ReadsSlowly && call.came.is_some() && call.outcome.is_none()
+            call.planned.patience == Patience::ReadsSlowly
+                && call.came.is_some()
+                && call.outcome.is_none()
         };
         let could_run = self.now >= self.unsettled_until
             && has_room

@@ -137,7 +137,8 @@ impl Run {
                 patience: Patience::Stays,
                 work,
             });
-            self.outside.spawn(make_calls(Arc::clone(&self.world), vec![call]));
+            self.outside
+                .spawn(make_calls(Arc::clone(&self.world), vec![call]));
         }
         let until = self.now + 100;
         while self.now < until {
@@ -171,12 +172,12 @@ impl Run {
     fn millisecond(&mut self) {
         self.end_faults();
         for _ in 0..ROUNDS {
-            settle(&self.outside);
+            self.look();
             if self.stalled_for == 0 {
                 self.process.settle();
             }
         }
-        settle(&self.outside);
+        self.look();
         pass(&self.outside);
         if self.stalled_for > 0 {
             self.record.look().stalled();
@@ -188,12 +189,20 @@ impl Run {
             self.process.pass();
         }
         if self.process.has_drained() {
-            self.record.look().unsettled("the process has ended", CHANGED);
+            self.record
+                .look()
+                .unsettled("the process has ended", CHANGED);
             self.start_process();
         }
         let refuses = self.plan.refuses;
         self.record.look().tick(self.process.busy(), refuses);
         self.now += 1;
+    }
+
+    /// All that is outside does what it can do now.
+    fn look(&self) {
+        settle(&self.outside);
+        self.record.look().looked();
     }
 
     fn begin(&mut self, fault: Fault) {
@@ -228,7 +237,10 @@ impl Run {
                 self.ends.push((self.now + for_, Ending::Flows));
             }
             // It meets another fault that excludes it.
-            Fault::Kill { .. } | Fault::Restart | Fault::Stall { .. } | Fault::BackendDown { .. } => {}
+            Fault::Kill { .. }
+            | Fault::Restart
+            | Fault::Stall { .. }
+            | Fault::BackendDown { .. } => {}
         }
     }
 

@@ -34,4 +34,9 @@ impl ClientSocket {
             write_timeout: settings.write_timeout,
         }
     }
+
+    /// Whether the client has left, as of the latest event.
+    pub(super) fn has_left(&self) -> bool {
+        self.stream.has_left(self.on_eof)
+    }
 }

@@ -10,7 +10,6 @@ use tidegate_h1::write;
 
 use super::super::stream::ClientStream;
 use super::super::streams::StreamKind;
-use super::super::wire::OnEof;
 use super::super::yield_once::yield_once;
 use super::super::{ClientSettings, ConnectionOrigin, ConnectionPhase, Conversation, tunnel};
 use super::client_socket::ClientSocket;
@@ -208,7 +207,7 @@ impl<S: Serve> HttpConnection<S> {
     /// Whether the client's end was already here when the request was read. The first request of a connection is
     /// always served, because a client may send it together with its end.
     fn has_left_before(&self) -> bool {
-        !self.reader.is_first && self.socket.on_eof == OnEof::Left && self.socket.stream.has_ended()
+        !self.reader.is_first && self.socket.has_left()
     }
 
     /// Serves a call: waits for its turn, and answers it.
@@ -234,8 +233,14 @@ impl<S: Serve> HttpConnection<S> {
                 let request = self.request(identity, call);
                 let serve = &self.conversation.serve;
                 let mut serving = pin!(serve.serve(request, &progress));
+                let mut has_waited = false;
                 let reply = poll_fn(|cx| {
                     loop {
+                        // The client's end may have come together with the turn of the call.
+                        if has_waited && !progress.is_admitted() && self.socket.has_left() {
+                            return Poll::Ready(None);
+                        }
+                        has_waited = true;
                         let served = serving.as_mut().poll(cx);
                         if let Some(more) = progress.take_interim()
                             && form.version == HttpVersion::Http11
