@@ -142,7 +142,7 @@ fn length_in(head: &str) -> usize {
     found.map_or(0, |(_, value)| value.trim().parse().expect("a length"))
 }
 
-/// Works on a call, until it is done or nobody waits for it. Returns whether the connection stays open.
+/// Works on a call, until it is done or no client waits for it. Returns whether the connection stays open.
 async fn work_on(world: &Arc<World>, work: Work, stream: &mut UnixStream) -> io::Result<bool> {
     let (mut reads, mut writes) = stream.split();
     let mut nothing = [0; 1];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::plan::Patience;
 use crate::record::Outcome;
@@ -14,6 +14,8 @@ use crate::world::World;
 
 /// A client tries to connect again after this time.
 const CONNECTS_AGAIN: Duration = Duration::from_millis(20);
+/// A client that has closed its sending side closes the connection after this time.
+const STAYS: Duration = Duration::from_millis(500);
 /// A client tries to connect as many times.
 const CONNECTS_MAX: usize = 200;
 
@@ -46,20 +48,20 @@ async fn make_call(
     let reading = read_answer(&mut connection, slowly);
     let answer = match planned.patience {
         Patience::Stays | Patience::ReadsSlowly => reading.await,
-        Patience::Leaves { after } => tokio::select! {
-            biased;
-            answer = reading => answer,
-            () = sleep(Duration::from_millis(after)) => {
-                drop(connection);
-                world.record.look().left(call);
-                return None;
+        Patience::Leaves { after, half } => {
+            let patience = Duration::from_millis(after);
+            match timeout(patience, reading).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    leave(world, call, connection, half).await;
+                    return None;
+                }
             }
-        },
+        }
         Patience::HalfOpen { until } => {
             drop(reading);
             world.until(until).await;
-            drop(connection);
-            world.record.look().left(call);
+            leave(world, call, connection, false).await;
             return None;
         }
     };
@@ -72,6 +74,16 @@ async fn make_call(
             world.record.look().ended(call, Outcome::Broken);
             None
         }
+    }
+}
+
+/// Gives up a call.
+async fn leave(world: &World, call: usize, mut connection: UnixStream, half: bool) {
+    world.record.look().left(call, half);
+    if half {
+        // The process may have closed it.
+        let _ = connection.shutdown().await;
+        sleep(STAYS).await;
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use tidegate_lease_server::config::{self, Rules};
 use tidegate_leases::client::{Dial, DialedConnection, Dialing};
 use tidegate_leases::server::{CapacityService, Templates};
-use tidegate_leases::wire::capacity_server::CapacityServer;
 use tidegate_leases::wire::Epoch;
+use tidegate_leases::wire::capacity_server::CapacityServer;
 use tidegate_limits::Timestamp;
 use tidegate_runtime::Clock;
 use tidegate_runtime::election::Mastership;
@@ -87,6 +86,11 @@ impl LeaseServers {
         this.bring_up(0);
         this.bring_up(1);
         this
+    }
+
+    /// The folder with their sockets.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     fn file(&self, server: usize) -> PathBuf {

@@ -1,5 +1,6 @@
 //! The decisions of a seed: the limits, the calls, the backend's behaviour and the faults.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use rand::rngs::StdRng;
@@ -29,8 +30,8 @@ pub(crate) struct Limits {
 pub(crate) enum Patience {
     /// Waits for the whole answer.
     Stays,
-    /// Closes its connection.
-    Leaves { after: Millis },
+    /// Closes its connection, or only its sending side.
+    Leaves { after: Millis, half: bool },
     /// Says and reads nothing any more, and does not close.
     HalfOpen { until: Millis },
     /// Reads a few bytes at a time.
@@ -73,7 +74,7 @@ pub(crate) enum Work {
 pub(crate) enum Fault {
     /// The process is killed, and another one starts later.
     Kill { for_: Millis },
-    /// The process is told to end; another one starts when it has.
+    /// The process gets SIGTERM; another one starts when it has.
     Restart,
     /// The process gets no processor.
     Stall { for_: Millis },
@@ -81,12 +82,38 @@ pub(crate) enum Fault {
     Reload(Limits),
     /// The process gets a config with a mistake, and with other limits.
     BadReload(Limits),
-    /// Nobody listens at the backend, and its calls end.
+    /// The backend listens no more, and its calls end.
     BackendDown { for_: Millis },
     /// The backend is reached, and answers nothing.
     BackendStalls { for_: Millis },
     /// Between the backend and the process nothing passes.
     Partition { for_: Millis },
+}
+
+/// A limit that two processes share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// A quota in a store.
+    Quota { total: usize, window: Millis },
+    /// Calls in a window, leased from servers.
+    Lease {
+        capacity: usize,
+        safe: usize,
+        window: Millis,
+    },
+}
+
+/// A disturbance of what processes share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OutsideFault {
+    /// The store gets no question.
+    StoreAway { for_: Millis },
+    /// The store forgets all records.
+    StoreForgets,
+    /// A lease server is gone, and comes back without what it knew.
+    ServerDown { server: usize, for_: Millis },
+    /// The master of the lease servers cannot renew its mastership, and still answers.
+    MasterCutOff { for_: Millis },
 }
 
 /// A mistake that must be found.
@@ -101,11 +128,13 @@ pub(crate) enum Mistake {
     SleepsInTurn,
     QueueTooLong,
     TakesBadConfig,
+    StoreForgets,
+    LeasesTooMuch,
 }
 
 impl Mistake {
     /// All of them, each with its name and the promise that it breaks.
-    pub(crate) const ALL: [(Self, &str, u8); 9] = [
+    pub(crate) const ALL: [(Self, &str, u8); 11] = [
         (Self::OneTooMany, "one call too many at once", 1),
         (Self::WindowTooShort, "a window that is too short", 1),
         (Self::ForgetsLedger, "a restart without the ledger", 1),
@@ -119,6 +148,8 @@ impl Mistake {
         ),
         (Self::QueueTooLong, "a queue that is too long", 7),
         (Self::TakesBadConfig, "a config with a mistake is taken", 8),
+        (Self::StoreForgets, "a store that forgets", 9),
+        (Self::LeasesTooMuch, "lease servers that lease too much", 9),
     ];
 
     pub(crate) fn named(name: &str) -> Option<Self> {
@@ -139,7 +170,9 @@ pub(crate) struct Plan {
     /// By their time.
     pub(crate) calls: Vec<PlannedCall>,
     /// By their time.
-    pub(crate) faults: Vec<(Millis, Fault)>,
+    pub(crate) faults: VecDeque<(Millis, Fault)>,
+    /// The process shares a limit with the next one.
+    pub(crate) sharing: Option<Sharing>,
 }
 
 fn limits(random: &mut StdRng) -> Limits {
@@ -186,6 +219,7 @@ fn call(random: &mut StdRng, at: Millis, clients: usize) -> PlannedCall {
             0..70 => Patience::Stays,
             70..88 => Patience::Leaves {
                 after: random.random_range(0..1_500),
+                half: random.random_bool(0.5),
             },
             88..93 => Patience::HalfOpen {
                 until: STORM + random.random_range(0..3_000),
@@ -224,9 +258,29 @@ fn fault(random: &mut StdRng, before: Limits) -> Fault {
 }
 
 impl Plan {
-    pub(crate) fn of(seed: u64) -> Self {
+    /// The plans of the processes of a seed: of one, or of two that share something.
+    pub(crate) fn of(seed: u64) -> Vec<Self> {
         let mut random = StdRng::seed_from_u64(seed);
-        let limits = limits(&mut random);
+        let sharing = sharing(&mut random);
+        let processes = 1 + usize::from(sharing.is_some());
+        let mut plans: Vec<_> = (0..processes).map(|_| Self::draw(&mut random)).collect();
+        for plan in &mut plans {
+            plan.sharing = sharing;
+            if let Some(Sharing::Lease { window, .. }) = sharing {
+                // A window of another length would not be the one that is leased.
+                plan.limits.window = window;
+                for (_, fault) in &mut plan.faults {
+                    if let Fault::Reload(limits) | Fault::BadReload(limits) = fault {
+                        limits.window = window;
+                    }
+                }
+            }
+        }
+        plans
+    }
+
+    fn draw(random: &mut StdRng) -> Self {
+        let limits = limits(random);
         let clients = random.random_range(1..=60);
         // From far fewer calls than the limits allow to far more.
         let count = random.random_range(20..=260);
@@ -237,15 +291,12 @@ impl Plan {
                 if burst {
                     at -= at % 1_500;
                 }
-                call(&mut random, at, clients)
+                call(random, at, clients)
             })
             .collect();
         calls.sort_by_key(|call| call.at);
         let mut faults: Vec<_> = (0..random.random_range(0..=6))
-            .map(|_| {
-                let at = random.random_range(0..STORM);
-                (at, fault(&mut random, limits))
-            })
+            .map(|_| (random.random_range(0..STORM), fault(random, limits)))
             .collect();
         faults.sort_by_key(|(at, _)| *at);
         Self {
@@ -254,7 +305,52 @@ impl Plan {
             refuses: random.random_bool(0.5),
             clients,
             calls,
-            faults,
+            faults: faults.into(),
+            sharing: None,
         }
     }
+}
+
+fn sharing(random: &mut StdRng) -> Option<Sharing> {
+    match random.random_range(0..10) {
+        0..2 => Some(Sharing::Quota {
+            total: random.random_range(4..=40),
+            window: [1_000, 2_000][random.random_range(0..2)],
+        }),
+        2..4 => Some(Sharing::Lease {
+            capacity: random.random_range(4..=20),
+            safe: random.random_range(1..=2),
+            window: [500, 1_000][random.random_range(0..2)],
+        }),
+        _ => None,
+    }
+}
+
+/// The faults of what the processes share, by their time.
+pub(crate) fn outside_faults(
+    sharing: Sharing,
+    seed: u64,
+    mistake: Option<Mistake>,
+) -> VecDeque<(Millis, OutsideFault)> {
+    let mut random = StdRng::seed_from_u64(seed ^ 0x0f_a017);
+    let mut faults: Vec<_> = (0..random.random_range(0..=4))
+        .map(|_| {
+            let (at, for_) = (random.random_range(0..STORM), random.random_range(1..4_000));
+            let fault = match (sharing, random.random_range(0..3)) {
+                (Sharing::Quota { .. }, _) => OutsideFault::StoreAway { for_ },
+                (Sharing::Lease { .. }, 0) => OutsideFault::MasterCutOff { for_ },
+                (Sharing::Lease { .. }, other) => OutsideFault::ServerDown {
+                    server: other - 1,
+                    for_,
+                },
+            };
+            (at, fault)
+        })
+        .collect();
+    if mistake == Some(Mistake::StoreForgets) {
+        let often = (0..STORM / 700).map(|nth| (nth * 700 + 350, OutsideFault::StoreForgets));
+        faults.extend(often);
+    }
+    faults.sort_by_key(|(at, _)| *at);
+    faults.into()
 }

@@ -1,7 +1,7 @@
 //! The process: the app of the product, in a runtime of its own whose time the simulation moves.
 
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,10 +11,12 @@ use tidegate::listen::InheritedSockets;
 use tidegate_runtime::Clock;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
-use tokio::time::{advance, sleep};
+use tokio::time::{Instant, advance, sleep};
 
-use crate::plan::{Limits, Mistake, Plan, RESPONSE_TIMEOUT};
+use crate::lease_servers::{RESOURCE, WayToServers};
+use crate::plan::{Limits, Mistake, Plan, RESPONSE_TIMEOUT, Sharing};
 use crate::record::Millis;
+use crate::store::Store;
 use crate::world::World;
 
 /// The machine has run for this long when the simulation begins.
@@ -45,8 +47,18 @@ pub(crate) fn pass(runtime: &Runtime) {
     runtime.block_on(async { sleep(Duration::from_millis(1)).await });
 }
 
+/// The ways of a process to what it shares with others.
+#[derive(Default)]
+pub(crate) struct Ways {
+    /// The store of quotas, and when its time began.
+    pub(crate) store: Option<(Store, Instant)>,
+    /// The folder with the sockets of the lease servers.
+    pub(crate) servers: Option<PathBuf>,
+}
+
 /// The process, or its absence.
 pub(crate) struct Process {
+    ways: Ways,
     running: Option<(Runtime, Arc<App>)>,
     drain: Option<JoinHandle<bool>>,
 }
@@ -108,10 +120,47 @@ pub(crate) fn text(world: &World, plan: &Plan, limits: Limits, mistake: Option<M
         outstanding = {outstanding}
         max_wait = "{max_wait}ms"
         ledger_lost = "assume_empty"
+        {shared}
         "#,
+        shared = shared(plan.sharing, &world.folder().display().to_string()),
         watched = !is(Mistake::KeepsWhoLeft),
         retries = is(Mistake::SendsTwice),
     )
+}
+
+/// The part of a config that is about what processes share.
+fn shared(sharing: Option<Sharing>, id: &str) -> String {
+    match sharing {
+        None => String::new(),
+        // The engine is none that anybody connects to.
+        Some(Sharing::Quota { total, window }) => format!(
+            r#"
+            [quota_store]
+            engine = "etcd"
+            servers = ["http://127.0.0.1:1"]
+            expected_sidecars = 2
+            [[quota]]
+            name = "shared"
+            applies_to = "total"
+            total = {total}
+            refresh_window = "{window}ms"
+            "#
+        ),
+        Some(Sharing::Lease { safe, .. }) => format!(
+            r#"
+            [coordinate]
+            servers = ["lease-0:1", "lease-1:1"]
+            id = "{id}"
+            expected_sidecars = 2
+            request_timeout = "500ms"
+            minimum_interval = "200ms"
+            [[coordinate.limit]]
+            limit = "total"
+            resource = "{RESOURCE}"
+            safe = {safe}
+            "#
+        ),
+    }
 }
 
 /// Reads a config.
@@ -126,8 +175,9 @@ pub(crate) fn read(text: &str) -> Result<Config, Vec<String>> {
 }
 
 impl Process {
-    pub(crate) const fn absent() -> Self {
+    pub(crate) const fn absent(ways: Ways) -> Self {
         Self {
+            ways,
             running: None,
             drain: None,
         }
@@ -139,10 +189,14 @@ impl Process {
         let runtime = paused_runtime();
         let app = runtime.block_on(async {
             let up = UP + Duration::from_millis(now);
-            let surroundings = Surroundings {
-                clock: Clock::simulated(PAST, up, time_of_day(now)),
-                ..Surroundings::real()
-            };
+            let mut surroundings = Surroundings::real();
+            surroundings.clock = Clock::simulated(PAST, up, time_of_day(now));
+            if let Some((store, began)) = self.ways.store.clone() {
+                surroundings.open = Box::new(move |_, clock| store.way(clock, began));
+            }
+            if let Some(folder) = self.ways.servers.clone() {
+                surroundings.dial = Some(Arc::new(WayToServers(folder)));
+            }
             let before = Predecessor::ended(world.ledger(), InheritedSockets::default());
             App::start_in(config, None, before, surroundings).expect("it starts")
         });
@@ -195,7 +249,7 @@ impl Process {
     fn end(&mut self) {
         self.drain = None;
         if let Some((runtime, app)) = self.running.take() {
-            // Tasks first: they are not told to end.
+            // Tasks first: they get no notice.
             runtime.shutdown_background();
             drop(app);
         }
@@ -218,7 +272,7 @@ impl Process {
         has_drained
     }
 
-    /// Takes a config, as the program does when it is told to.
+    /// Takes a config, as the program does at SIGHUP.
     pub(crate) fn reload(&self, text: &str) -> bool {
         let Some((runtime, app)) = &self.running else {
             return false;

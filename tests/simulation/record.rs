@@ -62,8 +62,8 @@ pub(crate) struct Judge {
     waiting: BTreeSet<usize>,
     /// Calls at the backend.
     running: BTreeSet<usize>,
-    /// The last call that came since the backend looked at all its sockets.
-    last_came: Option<usize>,
+    /// The calls that came since the backend looked at all its sockets.
+    came: Vec<usize>,
     /// When the last calls came to the backend.
     departures: VecDeque<Millis>,
     /// How long the process was stalled, all in all.
@@ -72,6 +72,8 @@ pub(crate) struct Judge {
     unsettled_until: Millis,
     /// Since when a call waits although there is room.
     idle_since: Option<Millis>,
+    /// The process shares limits with others, so it may have room that it cannot use.
+    shares: bool,
     violations: Vec<(u8, String)>,
     counts: BTreeMap<String, u64>,
     digest: u64,
@@ -79,18 +81,19 @@ pub(crate) struct Judge {
 }
 
 impl Record {
-    pub(crate) fn new(limits: Limits, calls: &[PlannedCall]) -> Self {
+    pub(crate) fn new(limits: Limits, calls: &[PlannedCall], shares: bool) -> Self {
         let mut judge = Judge {
             now: 0,
             limits: vec![(0, limits)],
             calls: Vec::new(),
             waiting: BTreeSet::new(),
             running: BTreeSet::new(),
-            last_came: None,
+            came: Vec::new(),
             departures: VecDeque::new(),
             stalled: 0,
             unsettled_until: 0,
             idle_since: None,
+            shares,
             violations: Vec::new(),
             counts: BTreeMap::new(),
             digest: 0xcbf2_9ce4_8422_2325,
@@ -209,9 +212,16 @@ impl Judge {
         self.count("calls");
     }
 
-    pub(crate) fn left(&mut self, call: usize) {
+    /// A client has closed its connection, or only its sending side.
+    pub(crate) fn left(&mut self, call: usize, half: bool) {
         self.note(format_args!("{call} leaves"));
-        self.calls[call].left = Some(self.now);
+        let asked = self.calls[call].asked;
+        let came_together =
+            asked.is_some_and(|(at, stalled)| self.now - at <= self.stalled - stalled);
+        // A client that closes its sending side together with its request still reads, as far as the process can know.
+        if !(half && came_together) {
+            self.calls[call].left = Some(self.now);
+        }
         self.waiting.remove(&call);
         self.count("left");
     }
@@ -257,7 +267,7 @@ impl Judge {
         self.judge_sending(call);
         self.judge_window(call);
         self.running.insert(call);
-        self.last_came = Some(call);
+        self.came.push(call);
         self.departures.push_back(self.now);
         let now = self.now;
         let seen = &mut self.calls[call];
@@ -330,20 +340,25 @@ impl Judge {
     }
 
     /// The backend has looked at all its sockets. Only now it knows the calls at once: the end of one may have been sent before
-    /// the first byte of another, on another socket.
-    pub(crate) fn looked(&mut self) {
-        let Some(call) = self.last_came.take() else {
-            return;
+    /// the first byte of another, on another socket. Returns how many have come.
+    pub(crate) fn looked(&mut self) -> usize {
+        let came = std::mem::take(&mut self.came);
+        let Some(call) = came.last() else {
+            return 0;
         };
         let since = self.now.saturating_sub(SEEN_WITHIN);
         let at_once = self.most(since, |limits| limits.outstanding as u64);
         let running = self.running.len() as u64;
         if running > at_once {
-            self.violated(1, format_args!("{call} is one of {running} at once, not {at_once}"));
+            self.violated(
+                1,
+                format_args!("{call} is one of {running} at once, not {at_once}"),
+            );
         }
         if running == at_once {
             self.count("all slots taken");
         }
+        came.len()
     }
 
     // What holds after each millisecond.
@@ -391,7 +406,8 @@ impl Judge {
                 && call.came.is_some()
                 && call.outcome.is_none()
         };
-        let could_run = self.now >= self.unsettled_until
+        let could_run = !self.shares
+            && self.now >= self.unsettled_until
             && has_room
             && self.waiting.iter().any(waits_long)
             && !self.calls.iter().any(reads_slowly);

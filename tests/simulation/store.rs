@@ -39,7 +39,7 @@ pub(crate) struct Store {
 
 struct State {
     node: Arc<MemoryNode>,
-    is_away: bool,
+    is_unavailable: bool,
     random: StdRng,
 }
 
@@ -49,7 +49,7 @@ impl Store {
         let (questions, mut asked) = mpsc::unbounded_channel::<Question>();
         let state = Arc::new(Mutex::new(State {
             node: Arc::new(Memory::default().node()),
-            is_away: false,
+            is_unavailable: false,
             random: StdRng::seed_from_u64(seed ^ 0x5707e),
         }));
         let shared = Arc::clone(&state);
@@ -57,7 +57,7 @@ impl Store {
             while let Some(question) = asked.recv().await {
                 let way = {
                     let mut state = shared.lock().expect("no part panics with it");
-                    let is_lost = state.is_away || state.random.random_bool(0.03);
+                    let is_lost = state.is_unavailable || state.random.random_bool(0.03);
                     (!is_lost).then(|| state.random.random_range(0..WAY_MAX))
                 };
                 let Some(way) = way else { continue };
@@ -72,8 +72,11 @@ impl Store {
         Self { questions, state }
     }
 
-    pub(crate) fn set_away(&self, is_away: bool) {
-        self.state.lock().expect("no part panics with it").is_away = is_away;
+    pub(crate) fn set_unavailable(&self, is_unavailable: bool) {
+        self.state
+            .lock()
+            .expect("no part panics with it")
+            .is_unavailable = is_unavailable;
     }
 
     /// Forgets all records.
@@ -161,7 +164,8 @@ impl QuotaStore for WayToStore {
     ) -> StoreCall<'a, SwapResult> {
         let (key, text) = (key.clone(), text.to_vec());
         let work = async move |node: Arc<MemoryNode>| {
-            node.compare_and_set(&key, expected, &text, kept_until).await
+            node.compare_and_set(&key, expected, &text, kept_until)
+                .await
         };
         Box::pin(self.ask(work, true))
     }

@@ -10,6 +10,7 @@ use tidegate_h1::write;
 
 use super::super::stream::ClientStream;
 use super::super::streams::StreamKind;
+use super::super::wire::OnEof;
 use super::super::yield_once::yield_once;
 use super::super::{ClientSettings, ConnectionOrigin, ConnectionPhase, Conversation, tunnel};
 use super::client_socket::ClientSocket;
@@ -204,10 +205,13 @@ impl<S: Serve> HttpConnection<S> {
         }
     }
 
-    /// Whether the client's end was already here when the request was read. The first request of a connection is
-    /// always served, because a client may send it together with its end.
+    /// Whether the client had already left when the request was read. With the first request of a connection a client
+    /// may send its end, and still read.
     fn has_left_before(&self) -> bool {
-        !self.reader.is_first && self.socket.has_left()
+        match self.reader.is_first {
+            true => self.socket.stream.has_left(OnEof::Stays),
+            false => self.socket.has_left(),
+        }
     }
 
     /// Serves a call: waits for its turn, and answers it.
