@@ -1,12 +1,14 @@
 //! The state of a ledger, and of what is between it and the store, as words of a digest.
 
+use core::time::Duration;
+
 use super::outcome::{CONFLICT_DOUBLINGS, FAILURE_DOUBLINGS};
 use super::{
     Ledger, OpenQuestion, Overdraft, Purse, QuestionKind, RecordChange, RecordWrite, SafeShare,
     Speed, StoreReply, StoreView, WindowId,
 };
 use crate::digest::Digest;
-use crate::quota::rule::{DrawMode, RuleSettings};
+use crate::quota::rule::{DrawMode, RuleSettings, WindowRule};
 use crate::quota::{RecordVersion, StoredRecord};
 
 impl Ledger {
@@ -60,9 +62,9 @@ impl Ledger {
         to.flag(account.is_some());
         account.iter().for_each(|account| account.digest(to));
         safe.digest(settings, to);
-        pace.digest(*nodes, settings, to);
+        pace.digest(*nodes, rule, to);
         to.flag(flight.is_some());
-        flight.iter().for_each(|flight| flight.digest(to));
+        flight.iter().for_each(|flight| flight.digest(settings, to));
         let flags = [
             *lost,
             *told,
@@ -80,6 +82,11 @@ impl Ledger {
         to.word(u64::from((*conflicts_in_a_row).min(CONFLICT_DOUBLINGS)));
         to.word(u64::from((*failures_in_a_row).min(FAILURE_DOUBLINGS)));
     }
+}
+
+/// The longest time for which a node leaves the store to others after a grant.
+fn longest_pause(settings: &RuleSettings) -> Duration {
+    settings.length / 20
 }
 
 impl StoreView {
@@ -126,8 +133,7 @@ impl Purse {
         for number in [*held, *grant, *drawn] {
             to.word(number);
         }
-        // No node leaves the store to others for longer after a grant.
-        to.past_within(*granted_at, settings.length / 20);
+        to.past_within(*granted_at, longest_pause(settings));
         to.coming(*relinquish_at);
     }
 }
@@ -141,7 +147,7 @@ impl Overdraft {
 }
 
 impl Speed {
-    fn digest(&self, nodes: u64, settings: &RuleSettings, to: &mut Digest) {
+    fn digest(&self, nodes: u64, rule: &WindowRule, to: &mut Digest) {
         let Self {
             // They decide the size of grants, and when the next one is drawn in advance.
             rate: _,
@@ -150,6 +156,7 @@ impl Speed {
             costliest: _,
             reply,
         } = self;
+        let settings = rule.settings();
         let base = settings.base.unwrap_or(0);
         assert!(
             base >= settings.total / 4,
@@ -159,7 +166,9 @@ impl Speed {
             settings.total / nodes / 4 == 0,
             "a digest has no draws in advance that depend on how fast tokens go"
         );
-        to.span(*reply);
+        // Only how long the node leaves the store to others depends on it. After a reply that takes longer than that may be, the mean
+        // stays above it for many replies.
+        to.span(rule.yields(nodes, *reply));
     }
 }
 
@@ -180,7 +189,7 @@ impl SafeShare {
 }
 
 impl OpenQuestion {
-    fn digest(&self, to: &mut Digest) {
+    fn digest(&self, settings: &RuleSettings, to: &mut Digest) {
         let Self {
             // A search has the one reply that belongs to it.
             question: _,
@@ -189,7 +198,7 @@ impl OpenQuestion {
             overdue_at,
         } = self;
         kind.digest(to);
-        to.past(*asked_at);
+        to.past_within(*asked_at, longest_pause(settings));
         to.coming(*overdue_at);
     }
 }
