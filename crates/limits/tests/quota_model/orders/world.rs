@@ -283,6 +283,21 @@ impl Hash for World {
     }
 }
 
+/// Digests that leave out too much, for the comparison of states to find.
+impl World {
+    pub(crate) fn digest_without_ledgers(&self) -> u64 {
+        let mut world = self.clone();
+        world.nodes.iter_mut().for_each(|node| node.digest = 0);
+        search::digest(&world)
+    }
+
+    pub(crate) fn digest_without_late_writes(&self) -> u64 {
+        let mut world = self.clone();
+        world.nodes.iter_mut().for_each(|node| node.late = None);
+        search::digest(&world)
+    }
+}
+
 /// Only whole paths are compared, and by their steps.
 impl PartialEq for World {
     fn eq(&self, other: &Self) -> bool {
