@@ -561,7 +561,7 @@ pub(crate) fn full() -> Vec<Scope> {
         buckets(3, 4, BucketOrder::Fair),
         buckets(3, 4, BucketOrder::Fifo),
         weights(6),
-        servers(4, Pick::Least),
+        servers(5, Pick::Least),
         servers(4, Pick::First),
         suspended(3),
         windows(3),
