@@ -130,8 +130,7 @@ impl Machines {
     }
 }
 
-/// A digest of a state, for states that are compared only where whole paths are.
-#[allow(dead_code, reason = "not every model needs it")]
+/// A digest of a state.
 pub(crate) fn digest(state: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     state.hash(&mut hasher);
