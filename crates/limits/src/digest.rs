@@ -94,6 +94,12 @@ impl Digest {
         self.word(nanos(self.now.since(at)).min(self.remembers));
     }
 
+    /// Adds a moment that has passed. Older ones than `most` are all the same.
+    pub(crate) fn past_within(&mut self, at: Timestamp, most: Duration) {
+        let passed = nanos(self.now.since(at));
+        self.word(passed.min(self.remembers).min(nanos(most)));
+    }
+
     /// Adds a moment that is to come. All that have come are the same.
     pub fn coming(&mut self, at: Timestamp) {
         self.word(nanos(at.since(self.now)));
@@ -126,6 +132,10 @@ impl Digest {
 
     pub(crate) fn flag(&mut self, flag: bool) {
         self.word(u64::from(flag));
+    }
+
+    pub(crate) fn span(&mut self, span: Duration) {
+        self.word(nanos(span));
     }
 
     pub(crate) fn wide(&mut self, word: u128) {

@@ -2,9 +2,10 @@
 //!
 //! A state is a scheduler with its calls and the oracle of the laws (`oracle/mod.rs`), which recounts everything. From each state the
 //! search takes every action that is possible: a call arrives, leaves, is sent, ends, is given back, waits again, is suspended or
-//! comes back; the policy is reloaded; the limits are closed and opened by an operator; time passes, step by step or with a jump. After
-//! each action the scheduler decides until it sleeps, and every law is checked. States that differ only in what cannot matter any more
-//! are visited once: `exhaustive/world.rs` says which do, and `tidegate_limits::digest` why. An error prints the shortest way to it.
+//! comes back; the policy is reloaded; a server is down or up again; the limits are closed and opened by an operator; time passes, step
+//! by step or with a jump. After each action the scheduler decides until it sleeps, and every law is checked. States that differ only in
+//! what cannot matter any more are visited once: `exhaustive/world.rs` says which do, and `tidegate_limits::digest` why. An error prints
+//! the shortest way to it.
 //!
 //! `make test` searches small scopes, and `make exhaustive` the full ones: it adds a line of JSON for each to the
 //! file that `TIDEGATE_EVIDENCE` names.
@@ -27,6 +28,8 @@ use std::thread;
 use exhaustive::scopes::{self, Scope};
 use exhaustive::search::{Effort, Report, search};
 use exhaustive::world::Broken;
+
+use tidegate_limits::policy::Pick;
 
 /// Nanoseconds in a second, which is one step of time.
 const STEP: u64 = 1_000_000_000;
@@ -153,6 +156,13 @@ fn the_search_finds_a_window_that_begins_anew_at_a_boundary() {
 #[test]
 fn the_search_finds_a_class_that_gets_more_than_its_weight() {
     check_found(scopes::turns(6), Broken::OtherWeights, "apart");
+}
+
+#[test]
+fn the_search_finds_a_server_with_one_call_more_and_calls_bound_before_they_leave() {
+    let scope = || scopes::servers(3, Pick::Least);
+    check_found(scope(), Broken::ServerAdmitsOneMore, "was let through");
+    check_found(scope(), Broken::BindsEarly, "could run and does not");
 }
 
 #[test]

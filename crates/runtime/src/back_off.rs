@@ -56,10 +56,16 @@ impl BackOff {
         self.failures = 0;
     }
 
-    /// Failures in a row.
+    /// Failures in a row. All else is a setting, and a search that tells states apart relies on that.
     #[must_use]
     pub const fn failures(&self) -> u32 {
-        self.failures
+        let Self {
+            first: _,
+            growth: _,
+            max: _,
+            failures,
+        } = self;
+        *failures
     }
 }
 

@@ -2,7 +2,7 @@
 
 use stateright::{Model, Property};
 
-use crate::search::Machines;
+use crate::search::{Machines, digest};
 use crate::world::{Life, Mistake, Scope, Stage, Step, World};
 
 impl Model for Scope {
@@ -143,6 +143,16 @@ fn an_upgrade_of_two_calls_with_a_crash_and_a_lost_connection() {
         SMALL,
         &[CARRIED_ACROSS, TAKEN_BACK],
     );
+}
+
+#[test]
+fn a_digest_without_the_messages_on_their_way_is_found() {
+    MACHINES.check_digest("the messages to old processes", SMALL, |_, world| {
+        let mut world = world.clone();
+        let links = world.links.iter_mut().flatten();
+        links.for_each(|link| link.to_old.clear());
+        digest(&world)
+    });
 }
 
 #[test]

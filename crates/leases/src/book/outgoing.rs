@@ -12,8 +12,8 @@ const STEPS: usize = 3;
 #[derive(Clone, Debug, Default)]
 pub(super) struct EarlierLeases {
     /// From the largest amount and the earliest moment to the smallest and the latest.
-    steps: [AmountStep; STEPS],
-    len: usize,
+    pub(super) steps: [AmountStep; STEPS],
+    pub(super) len: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -32,7 +32,7 @@ mod search;
 use stateright::{Model, Property};
 
 use search::Machines;
-use world::{CAPACITY, Mistake, Scope, Step, World};
+use world::{CAPACITY, DigestGap, Mistake, Scope, Step, World};
 
 impl Model for Scope {
     type State = World;
@@ -257,6 +257,21 @@ fn mistakes_are_found() {
         },
         &[CAPACITY_HOLDS],
     );
+}
+
+#[test]
+fn a_digest_that_leaves_out_too_much_is_found() {
+    let scope = Scope {
+        clients: 2,
+        faults: 1,
+        ..CALM
+    };
+    MACHINES.check_digest("what servers keep of clients", scope, |_, world| {
+        world.digest_except(DigestGap::Books)
+    });
+    MACHINES.check_digest("what clients keep", scope, |_, world| {
+        world.digest_except(DigestGap::Leases)
+    });
 }
 
 /// Larger scopes: `make model`.

@@ -4,6 +4,7 @@
 //! [`Action::Sleep`]. Every other action is one question to the store, whose reply goes to
 //! [`Ledger::done`]. There is at most one question at a time.
 
+mod digest;
 mod draw;
 mod now;
 mod outcome;

@@ -5,6 +5,8 @@ use core::num::NonZeroU64;
 use core::str;
 use core::time::Duration;
 
+use crate::digest::Digest;
+
 /// The version of the text form that is written, and the only one that is read.
 pub const FORMAT: u64 = 1;
 /// No record is longer.   bytes
@@ -135,6 +137,21 @@ impl QuotaRecord {
     pub fn more(&self, back: u64) -> Option<Self> {
         let left = self.left.checked_add(back)?;
         Self::new(self.window, left, self.total, self.reserved, self.length()).ok()
+    }
+
+    /// Adds the record to a digest, with its window as the store counts it.
+    #[doc(hidden)]
+    pub fn digest(&self, to: &mut Digest) {
+        let Self {
+            window,
+            left,
+            total,
+            reserved,
+            length_ms,
+        } = *self;
+        for number in [window, left, total, reserved, length_ms.get()] {
+            to.word(number);
+        }
     }
 
     /// Reads the text form, and nothing but it: every field in its order, with one space between

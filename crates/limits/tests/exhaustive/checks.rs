@@ -99,11 +99,12 @@ impl World<'_> {
             if !call.waits() {
                 continue;
             }
-            let one = self.call_of(call);
-            self.check_barred(index, &one, claims, self.now)?;
-            let openings = self.oracle.openings(&one, self.now).into_iter();
-            for moment in openings.filter(|&moment| moment > self.now && moment < wake) {
-                self.check_barred(index, &one, claims, moment)?;
+            for one in self.choices(&self.call_of(call)) {
+                self.check_barred(index, &one, claims, self.now)?;
+                let openings = self.oracle.openings(&one, self.now).into_iter();
+                for moment in openings.filter(|&moment| moment > self.now && moment < wake) {
+                    self.check_barred(index, &one, claims, moment)?;
+                }
             }
         }
         Ok(())

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use tidegate_limits::call::{ServerChoice, ServerNumber};
 use tidegate_limits::policy::{
-    ClassShare, LimitRule, Postpone, Reserve, Scope as Calls, WhenFull, WindowShape, WindowStamp,
+    ClassShare, LimitRule, Pick, Postpone, Reserve, Scope as Calls, WhenFull, WindowShape,
+    WindowStamp,
 };
 use tidegate_limits::scheduler::{BucketLimit, BucketOrder, BucketRule, OnExcess, Settlement};
 use tidegate_limits::{Burst, Call, Caller, Class, Cost, Fill, Limit, Policy, Timestamp};
 
-use super::world::{BUCKET, Broken};
+use super::world::{BACKEND, BUCKET, Broken};
 
 /// Calls that are alike.
 pub(crate) struct Kind {
@@ -36,6 +38,8 @@ pub(crate) struct May {
     pub(crate) run_at_once: bool,
     /// Calls may be suspended for this many steps.
     pub(crate) suspend: Option<u64>,
+    /// A server is down, or is up again.
+    pub(crate) servers: bool,
 }
 
 impl May {
@@ -53,6 +57,7 @@ impl May {
             send: false,
             run_at_once: false,
             suspend: None,
+            servers: false,
         }
     }
 }
@@ -124,6 +129,12 @@ impl Kind {
             patience: Some(steps),
             ..self
         }
+    }
+
+    /// Calls of the backend with several servers, which only these may serve.
+    fn at(mut self, server: ServerChoice) -> Self {
+        self.call = self.call.backend(BACKEND).server(server);
+        self
     }
 
     fn charged(mut self) -> Self {
@@ -211,6 +222,11 @@ fn given(policy: &Policy, broken: Broken) -> Policy {
             (Limit::Outstanding { max } | Limit::Window { max, .. }, Broken::AdmitsOneMore) => {
                 *max += 1;
             }
+            (Limit::Outstanding { max }, Broken::ServerAdmitsOneMore)
+                if matches!(rule.scope, Calls::Server(..)) =>
+            {
+                *max += 1;
+            }
             (Limit::Window { shape, .. }, Broken::FixedWindows) => {
                 let phase = Duration::ZERO;
                 *shape = WindowShape::Fixed { phase };
@@ -221,7 +237,8 @@ fn given(policy: &Policy, broken: Broken) -> Policy {
     if broken == Broken::OtherWeights {
         weights[0] *= 4;
     }
-    sized(limits, weights, policy.capacity())
+    let given = sized(limits, weights, policy.capacity());
+    given.with_pick(policy.pick(), policy.sticky_wait())
 }
 
 /// Slots, a pool of a class within them, and reloads that take slots away.
@@ -482,6 +499,38 @@ pub(crate) fn fixed(at_once: usize) -> Scope {
     Scope { period: 3, ..scope }
 }
 
+/// Two servers behind one backend, that are down and up again: one takes a call at once, the other one two, and no more than two in
+/// two seconds. Most calls may go to any server, and some only to the first.
+pub(crate) fn servers(at_once: usize, pick: Pick) -> Scope {
+    let server = |number| ServerNumber::new(number).expect("a number of a server");
+    let of = |number| Calls::Server(BACKEND, server(number));
+    let limits = vec![
+        slots_of("backend", 3).scope(Calls::Backend(BACKEND)),
+        slots_of("first", 1).scope(of(1)),
+        slots_of("second", 2).scope(of(2)),
+        window("window of the second", 2, 2).scope(of(2)),
+    ];
+    let kinds = vec![
+        kind("any server", "list", 0, 1).at(ServerChoice::ANY),
+        kind("only the first", "list", 0, 1).at(ServerChoice::only(server(1))),
+    ];
+    let name = match pick {
+        Pick::First => "servers-first",
+        Pick::Least => "servers-least",
+    };
+    let policy = policy(limits, [1, 1]).with_pick(pick, Duration::ZERO);
+    Scope::new(
+        name,
+        vec![policy],
+        kinds,
+        May {
+            servers: true,
+            pause: false,
+            ..May::of(at_once)
+        },
+    )
+}
+
 /// For `make test`.
 pub(crate) fn small() -> Vec<Scope> {
     vec![
@@ -497,6 +546,8 @@ pub(crate) fn small() -> Vec<Scope> {
         suspended(2),
         slots(3).at_once(),
         weights(3).at_once(),
+        servers(2, Pick::First),
+        servers(3, Pick::Least),
     ]
 }
 
@@ -510,6 +561,8 @@ pub(crate) fn full() -> Vec<Scope> {
         buckets(3, 4, BucketOrder::Fair),
         buckets(3, 4, BucketOrder::Fifo),
         weights(6),
+        servers(5, Pick::Least),
+        servers(4, Pick::First),
         suspended(3),
         windows(3),
         slots(6),

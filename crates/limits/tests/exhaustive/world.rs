@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tidegate_limits::call::BucketId;
+use tidegate_limits::call::{Backend, BucketId, ServerChoice, ServerNumber};
 use tidegate_limits::digest::Digest;
-use tidegate_limits::policy::WhenFull;
+use tidegate_limits::policy::{LimitRule, Scope as Calls, WhenFull};
 use tidegate_limits::scheduler::{Outcome, Refusal, Supplier, Supply};
 use tidegate_limits::{Call, Scheduler, Step, Ticket, Timestamp};
 
@@ -13,6 +13,8 @@ use crate::STEP;
 use crate::oracle::{End, Oracle, Violation};
 
 pub(crate) const BUCKET: BucketId = BucketId(1);
+/// The backend that may have several servers.
+pub(crate) const BACKEND: Backend = Backend(1);
 
 /// Steps of a jump of the clock.
 const JUMP: u64 = 4;
@@ -34,6 +36,8 @@ pub(crate) enum Action {
     Reload,
     /// An operator closes all limits, or opens them again.
     Pause,
+    /// A server is down, or is up again. It is named by its place.
+    Server(u8),
     Tick,
     Jump,
 }
@@ -49,6 +53,10 @@ pub(crate) enum Broken {
     LosesRequeued,
     FixedWindows,
     OtherWeights,
+    /// A server takes a call more than its limit.
+    ServerAdmitsOneMore,
+    /// Calls that any server may serve are bound to the first one when they arrive.
+    BindsEarly,
     /// The search takes all past moments for the same.
     MergesMoments,
     /// The search does not look into the scheduler.
@@ -116,6 +124,8 @@ pub(crate) struct World<'s> {
     /// The place of the policy in force.
     pub(crate) policy: usize,
     pub(crate) is_paused: bool,
+    /// The servers that are down, as bits.
+    down: u8,
     arrived: u32,
     ticks: u8,
     requeued: u8,
@@ -130,6 +140,14 @@ pub(crate) fn at(now: u64) -> Timestamp {
     Timestamp::from_nanos(now)
 }
 
+/// The server that this limit is of.
+fn server_of(rule: &LimitRule) -> Option<ServerNumber> {
+    match rule.scope {
+        Calls::Server(_, server) => Some(server),
+        _ => None,
+    }
+}
+
 impl<'s> World<'s> {
     pub(crate) fn new(scope: &'s Scope) -> Self {
         let mut world = Self {
@@ -141,6 +159,7 @@ impl<'s> World<'s> {
             wake: None,
             policy: 0,
             is_paused: false,
+            down: 0,
             arrived: 0,
             ticks: 0,
             requeued: 0,
@@ -165,6 +184,24 @@ impl<'s> World<'s> {
         of.arrived = at(self.now);
         of.deadline = call.deadline.map(at);
         of
+    }
+
+    /// The servers of the policy in force, in its order.
+    fn servers(&self) -> Vec<ServerNumber> {
+        let limits = self.scope.policies[self.policy].limits().iter();
+        let mut servers: Vec<_> = limits.filter_map(server_of).collect();
+        servers.dedup();
+        servers
+    }
+
+    /// The calls as which a call may leave: one for each server, if any may serve it.
+    pub(crate) fn choices(&self, call: &Call) -> Vec<Call> {
+        let servers = self.servers();
+        if call.server != ServerChoice::ANY || call.backend != BACKEND || servers.is_empty() {
+            return vec![call.clone()];
+        }
+        let bound = servers.into_iter().map(ServerChoice::only);
+        bound.map(|server| call.clone().server(server)).collect()
     }
 
     /// Everything that can happen next.
@@ -201,6 +238,9 @@ impl<'s> World<'s> {
             out.push(Action::Reload);
         }
         out.extend(may.pause.then_some(Action::Pause));
+        if may.servers {
+            out.extend((0..self.servers().len() as u8).map(Action::Server));
+        }
         if within(may.ticks, self.ticks) {
             out.push(Action::Tick);
             out.extend(may.jump.then_some(Action::Jump));
@@ -223,6 +263,7 @@ impl<'s> World<'s> {
             Action::Resume(place) => self.resume(place as usize)?,
             Action::Reload => self.reload(),
             Action::Pause => self.pause(),
+            Action::Server(place) => self.turn_server(place),
             Action::Tick => self.pass(1),
             Action::Jump => self.pass(JUMP),
         }
@@ -252,7 +293,10 @@ impl<'s> World<'s> {
             state: CallState::Running { place: 0, run: 0 },
             deadline: patience.map(|steps| self.now + steps * STEP),
         };
-        let submitted = self.call_of(&call);
+        let mut submitted = self.call_of(&call);
+        if self.is(Broken::BindsEarly) {
+            submitted = self.choices(&submitted).swap_remove(0);
+        }
         let policy = &self.scope.policies[self.policy];
         let door = match policy.when_full() {
             WhenFull::Refuse => 0,
@@ -405,6 +449,23 @@ impl<'s> World<'s> {
         }
     }
 
+    /// A server is down, or is up again.
+    fn turn_server(&mut self, place: u8) {
+        self.down ^= 1 << place;
+        let supply = match self.down >> place & 1 {
+            0 => Supply::Configured,
+            _ => Supply::capacity(0),
+        };
+        let server = self.servers()[place as usize];
+        for rule in self.scope.policies[self.policy].limits() {
+            if server_of(rule) == Some(server) {
+                let (name, of) = (&rule.name, Supplier::Health);
+                self.scheduler.supply(at(self.now), name, of, supply);
+                self.oracle.supplied(name, of, supply);
+            }
+        }
+    }
+
     /// Does what the scheduler decides until it sleeps.
     fn settle(&mut self) -> Result<(), Violation> {
         for _ in 0..DECISIONS_MAX {
@@ -459,7 +520,19 @@ impl<'s> World<'s> {
     /// A call leaves the queue, or never was there.
     fn start(&mut self, index: usize, place: u32) -> Result<(), Violation> {
         let call = self.calls[index];
-        let run = self.oracle.ran(&self.call_of(&call), self.now)?;
+        let mut left = self.call_of(&call);
+        if let Some(server) = self.scheduler.server_at(place) {
+            if left.server.named().is_some_and(|named| named != server) {
+                return Err(format!(
+                    "call {} goes to a server that may not take it",
+                    call.id
+                ));
+            }
+            left = left.server(ServerChoice::only(server));
+        } else if left.backend == BACKEND {
+            return Err(format!("call {} goes to no server", call.id));
+        }
+        let run = self.oracle.ran(&left, self.now)?;
         self.calls[index].state = CallState::Running { place, run };
         if !self.scope.may.send {
             self.send(index);
@@ -510,6 +583,7 @@ impl<'s> World<'s> {
             u32::from(self.reloads),
             self.policy as u32,
             u32::from(self.is_paused),
+            u32::from(self.down),
             (self.now / STEP % self.scope.period) as u32,
         ];
         for count in counts {
@@ -564,6 +638,9 @@ impl<'s> World<'s> {
         if self.is_paused {
             self.act(Action::Pause)?;
         }
+        while self.down > 0 {
+            self.act(Action::Server(self.down.trailing_zeros() as u8))?;
+        }
         let most = 8 + 4 * self.calls.len() as u64 * self.scope.longest_wait;
         for _ in 0..most {
             while let Some(place) = self.calls.iter().position(LiveCall::runs) {
@@ -611,6 +688,10 @@ impl<'s> World<'s> {
             Action::Reload => "the other policy is loaded".into(),
             Action::Pause if self.is_paused => "the operator opens all limits".into(),
             Action::Pause => "the operator closes all limits".into(),
+            Action::Server(place) if self.down >> place & 1 == 1 => {
+                format!("server {} is up", place + 1)
+            }
+            Action::Server(place) => format!("server {} is down", place + 1),
             Action::Tick => "a second passes".into(),
             Action::Jump => format!("the clock jumps by {JUMP} seconds"),
         }

@@ -655,8 +655,10 @@ pub(crate) fn meets(rule: &LimitRule, call: &Call) -> bool {
         Scope::Every => true,
         Scope::Function(function) => *function == call.function,
         Scope::Backend(backend) => *backend == call.backend,
-        // `server_laws.rs` has an oracle of its own.
-        Scope::Server(..) => false,
+        // A call that any server may serve meets none of their limits before it is bound.
+        Scope::Server(backend, server) => {
+            *backend == call.backend && call.server.named() == Some(*server)
+        }
         Scope::Class(class) => *class == call.class,
         Scope::EveryBut(classes) => !classes.contains(&call.class),
     }

@@ -7,16 +7,28 @@ use tidegate_limits::policy::{LimitRule, WindowStamp};
 use tidegate_limits::scheduler::Supply;
 use tidegate_limits::{Limit, Timestamp};
 
-use super::{Oracle, Run, departed};
+use super::{Oracle, Run, departed, meets};
 
 impl Run {
-    /// Whether no limit that counts a departure for at most this long counts the run from now on.
-    fn is_over(&self, now: u64, remembers: u64, stamps: &[WindowStamp]) -> bool {
-        let mut departures = stamps.iter().filter_map(|&stamp| departed(stamp, self));
-        self.end.is_some() && departures.all(|at| now - at >= remembers)
+    /// The events that count as its departure. A search has no reloads that change them.
+    fn stamps(&self, rules: &[LimitRule]) -> Vec<WindowStamp> {
+        let own = rules.iter().filter(|rule| meets(rule, &self.call));
+        let stamps = own.filter_map(|rule| match rule.limit {
+            Limit::Window { stamp, .. } => Some(stamp),
+            Limit::Outstanding { .. } | Limit::Paced { .. } => None,
+        });
+        let mut stamps: Vec<_> = stamps.collect();
+        stamps.dedup();
+        stamps
     }
 
-    fn digest(&self, rules: &[LimitRule], stamps: &[WindowStamp], to: &mut Digest) {
+    /// Whether no limit that counts a departure for at most this long counts the run from now on.
+    fn is_over(&self, now: u64, remembers: u64, rules: &[LimitRule]) -> bool {
+        let is_old = |stamp| departed(stamp, self).is_none_or(|at| now - at >= remembers);
+        self.end.is_some() && self.stamps(rules).into_iter().all(is_old)
+    }
+
+    fn digest(&self, rules: &[LimitRule], to: &mut Digest) {
         let Self {
             call,
             // Whether too much was in flight when it began was checked then.
@@ -32,8 +44,10 @@ impl Run {
             to.word(u64::from(word));
         }
         to.word(call.caller.0);
+        let server = call.server.named();
+        to.word(server.map_or(0, |server| u64::from(server.get())));
         to.word(call.function.len() as u64);
-        for &stamp in stamps {
+        for stamp in self.stamps(rules) {
             let at = departed(stamp, self);
             to.word(u64::from(at.is_some()));
             at.into_iter()
@@ -47,17 +61,6 @@ impl Run {
 }
 
 impl Oracle {
-    /// The event that counts as a departure. A search has no reloads that change it.
-    fn stamps(&self) -> Vec<WindowStamp> {
-        let stamps = self.rules.iter().filter_map(|rule| match rule.limit {
-            Limit::Window { stamp, .. } => Some(stamp),
-            Limit::Outstanding { .. } | Limit::Paced { .. } => None,
-        });
-        let mut stamps: Vec<_> = stamps.collect();
-        stamps.dedup();
-        stamps
-    }
-
     /// Whether a run was reported to have left.
     pub(crate) fn is_sent(&self, run: usize) -> bool {
         self.runs[run].sent.is_some()
@@ -65,23 +68,19 @@ impl Oracle {
 
     /// Forgets the runs that no limit counts any more. Returns the number that each run has from now on, if any was forgotten.
     pub(crate) fn forget(&mut self, now: u64, remembers: u64) -> Option<Vec<Option<usize>>> {
-        let stamps = self.stamps();
-        if !self
-            .runs
-            .iter()
-            .any(|run| run.is_over(now, remembers, &stamps))
-        {
+        let rules = &self.rules;
+        let is_over = |run: &Run| run.is_over(now, remembers, rules);
+        if !self.runs.iter().any(is_over) {
             return None;
         }
         let mut kept = 0;
         let numbers = self.runs.iter().map(|run| {
-            let keeps = !run.is_over(now, remembers, &stamps);
+            let keeps = !is_over(run);
             kept += usize::from(keeps);
             keeps.then(|| kept - 1)
         });
         let numbers = numbers.collect();
-        self.runs
-            .retain(|run| !run.is_over(now, remembers, &stamps));
+        self.runs.retain(|run| !is_over(run));
         Some(numbers)
     }
 
@@ -94,15 +93,15 @@ impl Oracle {
         running: impl Iterator<Item = usize>,
         to: &mut Digest,
     ) {
-        let (rules, stamps) = (&self.rules[..], self.stamps());
+        let rules = &self.rules[..];
         for run in running {
-            self.runs[run].digest(rules, &stamps, to);
+            self.runs[run].digest(rules, to);
         }
         let mut one = Digest::new(Duration::from_nanos(remembers), false);
         let mut others = 0_u64;
         for run in self.runs.iter().filter(|run| run.end.is_some()) {
             one.begin(Timestamp::from_nanos(now));
-            run.digest(rules, &stamps, &mut one);
+            run.digest(rules, &mut one);
             others = others.wrapping_add(one.number());
         }
         to.word(others);

@@ -224,6 +224,17 @@ fn mistakes_are_found() {
     );
 }
 
+#[test]
+fn a_digest_that_leaves_out_too_much_is_found() {
+    let scope = Scope { losses: 1, ..TWO };
+    MACHINES.check_digest("the ledgers", scope, |_, world| {
+        world.digest_without_ledgers()
+    });
+    MACHINES.check_digest("late writes", scope, |_, world| {
+        world.digest_without_late_writes()
+    });
+}
+
 /// Larger scopes: `make model`.
 #[test]
 #[ignore = "minutes"]

@@ -1,31 +1,30 @@
 //! The part of a book that decides its next grants, for a search that tells states apart.
 //!
-//! The order of demands, the sums, the heap and its entries follow from the rows, so the rows are enough.
+//! Each part is taken apart by all its fields, so that no new field is forgotten. The sums, the order of demands and the heap follow from
+//! the rows, so the rows are enough. They may only differ in an entry of the heap that is obsolete, and in the rounding of sums.
 
 use core::hash::{Hash, Hasher};
 
-use super::super::Holder;
-use super::{Book, RowDemand};
+use super::super::outgoing::{AmountStep, EarlierLeases};
+use super::super::{Band, Holder};
+use super::{Book, BookRow, RowDemand};
 
 impl Book {
     /// Hashes the row of a holder.
     pub(crate) fn hash_row(&self, holder: Holder, hasher: &mut impl Hasher) {
-        let Some(row) = self.rows.get(holder.0 as usize) else {
-            return;
-        };
-        match &row.wants {
-            RowDemand::Nothing => 0_u64.hash(hasher),
-            demand => demand.bands(|bands| {
-                for band in bands {
-                    let wants = band.wants.get().to_bits();
-                    (1, band.priority, band.clients, wants).hash(hasher);
-                }
-            }),
-        }
-        (row.granted.to_bits(), row.expires).hash(hasher);
-        let outgoing = row.outgoing.iter().flat_map(|outgoing| outgoing.steps());
-        for step in outgoing {
-            (step.amount.to_bits(), step.until).hash(hasher);
+        let Self {
+            rows,
+            // A search knows which templates are in force.
+            terms: _,
+            // They follow from the rows.
+            occupied: _,
+            live: _,
+            demand: _,
+            counted: _,
+            due: _,
+        } = self;
+        if let Some(row) = rows.get(holder.0 as usize) {
+            row.hash_state(hasher);
         }
     }
 
@@ -34,5 +33,43 @@ impl Book {
         let rows = self.rows.iter().zip(0..);
         rows.filter(|(row, _)| row.next().is_some())
             .map(|(_, place)| Holder(place))
+    }
+}
+
+impl BookRow {
+    fn hash_state(&self, hasher: &mut impl Hasher) {
+        let Self {
+            wants,
+            granted,
+            expires,
+            // Never later than the row's next moment, and a row that is checked early does not change.
+            looked_at: _,
+            outgoing,
+        } = self;
+        wants.hash_state(hasher);
+        (granted.to_bits(), expires).hash(hasher);
+        let Some(outgoing) = outgoing else {
+            return;
+        };
+        let EarlierLeases { steps, len } = &**outgoing;
+        for AmountStep { amount, until } in &steps[..*len] {
+            (amount.to_bits(), until).hash(hasher);
+        }
+    }
+}
+
+impl RowDemand {
+    fn hash_state(&self, hasher: &mut impl Hasher) {
+        self.bands(|bands| {
+            bands.len().hash(hasher);
+            for band in bands {
+                let Band {
+                    priority,
+                    clients,
+                    wants,
+                } = band;
+                (priority, clients, wants.get().to_bits()).hash(hasher);
+            }
+        });
     }
 }

@@ -15,10 +15,10 @@ pub(super) struct HolderRecord {
     pub(super) capacity: f64,
     pub(super) expires: Timestamp,
     /// How long before the end it may ask again, rounded up.   hundredths of a second
-    asks_before: u32,
+    pub(super) asks_before: u32,
     /// When everything that it was granted has ended, if a part outlasts the last lease: in seconds
     /// after the process's start, rounded up.
-    outlasts: Option<NonZeroU32>,
+    pub(super) outlasts: Option<NonZeroU32>,
 }
 
 impl HolderRecord {

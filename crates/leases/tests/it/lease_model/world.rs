@@ -5,7 +5,6 @@
 //! in any order with others.
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,13 +13,16 @@ use tidegate_limits::Timestamp;
 use super::super::entitlement::{AfterExpiry, Allowance, Entitlement, SafeCapacity};
 use super::super::leases::{Leases, RequestFailure, RequestId, ResourceOpening};
 use super::super::route::{Route, RouteStep};
-use super::search;
 use crate::server::{
     CapacityServer, Catchall, RawAlgorithm, RawKind, RawTemplate, ServerBounds, ServerSettings,
     Templates, TreePlace, Unmatched,
 };
 use crate::sharing::ServerAddress;
 use crate::wire::{self, Epoch, NamedParameter};
+
+mod digest;
+
+pub(crate) use digest::DigestGap;
 
 const RESOURCE: &str = "calls";
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -329,101 +331,10 @@ impl Client {
             && message.attempt == self.attempts
             && self.waits_for(message.request)
     }
-
-    fn digest(&self, now: u64) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.machine.hash_state(at(now - self.behind), &mut hasher);
-        let paused = self.paused_until.max(now);
-        let lease = (self.lease_ends.max(now), self.lease_term);
-        (&self.route, self.wants_all, self.behind, paused, lease).hash(&mut hasher);
-        let mut messages: Vec<u64> = self
-            .messages
-            .iter()
-            .map(|message| {
-                let is_own = message.life == self.life && self.waits_for(message.request);
-                message.digest(self.awaits(message), is_own)
-            })
-            .collect();
-        messages.sort_unstable();
-        messages.hash(&mut hasher);
-        hasher.finish()
-    }
 }
 
 fn demand(wants_all: bool) -> f64 {
     if wants_all { CAPACITY } else { SAFE }
-}
-
-impl Message {
-    fn digest(&self, is_awaited: bool, is_own: bool) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (is_awaited, is_own, self.late_since).hash(&mut hasher);
-        match &self.content {
-            Content::Request(to, request) => (0, to, digest_of(request)).hash(&mut hasher),
-            Content::Redirect(to, request) => (1, to, digest_of(request)).hash(&mut hasher),
-            Content::Answer(granted) => {
-                let answers = granted.response.response.iter().map(|answer| {
-                    let gets = answer.gets;
-                    let safe = answer.safe_capacity.map(f64::to_bits);
-                    (
-                        gets.expiry_time,
-                        gets.refresh_interval,
-                        gets.capacity.to_bits(),
-                        safe,
-                    )
-                });
-                let answers: Vec<_> = answers.collect();
-                let moment = (granted.server_now_ms, granted.ends, granted.term);
-                (2, answers, moment).hash(&mut hasher);
-            }
-        }
-        hasher.finish()
-    }
-}
-
-fn digest_of(request: &wire::GetCapacityRequest) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for resource in &request.resource {
-        let has = resource
-            .has
-            .map(|has| (has.expiry_time, has.capacity.to_bits()));
-        (has, resource.wants.to_bits()).hash(&mut hasher);
-    }
-    hasher.finish()
-}
-
-/// Clients are alike, so states in which they have changed places are one. Whatever the machines keep is hashed, except
-/// what has no influence: the numbers of requests, members and rows, counts, and moments that have passed.
-impl Hash for World {
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let now = at(self.now);
-        let clients = self.clients.iter().zip(NAMES).map(|(client, name)| {
-            let servers = self.servers.each_ref();
-            let at_servers = servers.map(|server| server.machine.digest_of(now, name));
-            (client.digest(self.now), at_servers)
-        });
-        let mut clients: Vec<_> = clients.collect();
-        clients.sort_unstable();
-        let servers = self.servers.each_ref();
-        let servers = servers.map(|server| (server.machine.digest_of_rest(now), server.is_up));
-        let left = [
-            self.crashes,
-            self.resignations,
-            self.deaths,
-            self.faults,
-            self.slips,
-            self.demands,
-        ];
-        (clients, servers, left).hash(hasher);
-        (self.now, self.master, self.vacant_since, self.term).hash(hasher);
-    }
-}
-
-/// Only whole paths are compared, and by their steps.
-impl PartialEq for World {
-    fn eq(&self, other: &Self) -> bool {
-        search::digest(self) == search::digest(other)
-    }
 }
 
 impl World {

@@ -11,10 +11,11 @@ use crate::time::{Timestamp, nanos};
 
 /// After a conflict is waited at random up to this, twice as long after each further one.
 const CONFLICT_WAIT: Duration = Duration::from_micros(300);
-const CONFLICT_DOUBLINGS: u32 = 5;
+pub(super) const CONFLICT_DOUBLINGS: u32 = 5;
 /// After a failure is waited at random from half of this up to this, twice as long after each further one.
 const FAILURE_WAIT: Duration = Duration::from_millis(50);
 const FAILURE_WAIT_MAX: Duration = Duration::from_secs(1);
+pub(super) const FAILURE_DOUBLINGS: u32 = 5;
 /// A record is followed if its window begins no later than this and its own length from now.
 const AHEAD_MAX: Duration = Duration::from_secs(3_600);
 /// A record that can't be read is looked at again after this.
@@ -200,7 +201,7 @@ impl Ledger {
 
     /// Waits before the next question, longer after each failure.
     fn back_off(&mut self, now: Timestamp, entropy: u64) {
-        let doublings = self.failures_in_a_row.min(16);
+        let doublings = self.failures_in_a_row.min(FAILURE_DOUBLINGS);
         self.failures_in_a_row += 1;
         let most = FAILURE_WAIT.saturating_mul(1 << doublings);
         let half = most.min(FAILURE_WAIT_MAX) / 2;

@@ -3,13 +3,13 @@
 //! Nothing is urgent: a node may rest at any place for any time, so pauses are part of every scope. What bounds a scope is
 //! in the state: the calls, the faults that are left, and the moments.
 
-use std::collections::hash_map::DefaultHasher;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::search;
 use tidegate_limits::Timestamp;
+use tidegate_limits::digest::Digest;
 use tidegate_limits::quota::{
     Action, Ledger, OutagePolicy, QuestionId, QuotaRecord, RecordVersion, RecordWrite,
     RuleSettings, StoreReply, StoreTime, StoredRecord, WaitingCost, WindowRule,
@@ -184,9 +184,9 @@ fn rule(scope: &Scope) -> WindowRule {
 }
 
 impl Node {
-    fn new(made_ms: u64, blur: u64, scope: &Scope) -> Self {
+    fn new(made_ms: u64, now_ms: u64, blur: u64, scope: &Scope) -> Self {
         let mut node = Self {
-            ledger: Ledger::new(rule(scope), Timestamp::from_nanos(made_ms * 1_000_000)),
+            ledger: Ledger::new(rule(scope), at(made_ms)),
             digest: 0,
             trip: Trip::Rests,
             late: None,
@@ -194,86 +194,107 @@ impl Node {
             calls: 0,
             blur,
         };
-        node.digest = digest(&node.ledger);
+        node.digest = digest_of(&node.ledger, now_ms);
         node
     }
 }
 
-/// A digest of what decides the next steps of a ledger. It leaves out counts, the numbers of questions, and since when the store is
-/// unavailable. It leaves out conflicts, because nodes do not pause after one here, and the rate of spending, because each grant is of
-/// one token. Of the time that a reply takes, it keeps only whether it is zero.
-fn digest(ledger: &Ledger) -> u64 {
-    let text = format!("{ledger:?}");
-    let (before, rest) = text.split_once("pace: Speed").expect("a ledger has a pace");
-    let (_, rest) = rest.split_once("reply: ").expect("a time of replies");
-    let (reply, rest) = rest.split_once("flight: ").expect("a question");
-    let (flight, rest) = rest.split_once(", asked: ").expect("a number");
-    let (_, rest) = rest.split_once("told: ").expect("a watch");
-    let (flags, rest) = rest.split_once("conflicts_in_a_row: ").expect("conflicts");
-    let (_, rest) = rest.split_once("failures_in_a_row: ").expect("failures");
-    let (failures, rest) = rest.split_once(", away_since: ").expect("an outage");
-    let (_, rest) = rest.split_once("late: ").expect("whether it is late");
-    let (late, _) = rest.split_once("counts: ").expect("counts");
-    let flight = flight.split_once("kind: ").map(|(_, kind)| kind);
-    let is_unanswered = ledger.is_unanswered();
-    let mut hasher = DefaultHasher::new();
-    (before, reply.starts_with("0ns"), flight).hash(&mut hasher);
-    (flags, failures, late, is_unanswered).hash(&mut hasher);
-    hasher.finish()
+/// The digest of a ledger.
+fn digest_of(ledger: &Ledger, now_ms: u64) -> u64 {
+    let mut digest = new_digest(now_ms);
+    ledger.digest(&mut digest);
+    digest.number()
+}
+
+/// An empty digest. No moment is so old that its age is forgotten.
+fn new_digest(now_ms: u64) -> Digest {
+    let mut digest = Digest::new(Duration::MAX, false);
+    digest.begin(at(now_ms));
+    digest
+}
+
+const fn at(ms: u64) -> Timestamp {
+    Timestamp::from_nanos(ms * 1_000_000)
+}
+
+impl Node {
+    /// A number for its state. Numbers of questions are left out: each question has one answer.
+    fn number(&self) -> u64 {
+        let Self {
+            ledger: _,
+            digest,
+            trip,
+            late,
+            waits,
+            calls,
+            blur,
+        } = self;
+        let mut to = new_digest(0);
+        let words = [*digest, u64::from(*waits), u64::from(*calls), *blur];
+        words.into_iter().for_each(|word| to.word(word));
+        to.word(u64::from(late.is_some()));
+        late.iter().for_each(|write| write.digest(&mut to));
+        match trip {
+            Trip::Rests => to.word(0),
+            Trip::There(_, None) => to.word(1),
+            Trip::There(_, Some(write)) => {
+                to.word(2);
+                write.digest(&mut to);
+            }
+            Trip::Back(_, reply) => {
+                to.word(3);
+                reply.digest(&mut to);
+            }
+        }
+        to.number()
+    }
 }
 
 /// The nodes are alike apart from what they know of the time, so states in which they have changed places are one.
 impl Hash for World {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let nodes = self.nodes.iter().map(|node| {
-            let mut hasher = DefaultHasher::new();
-            (node.digest, node.waits, node.calls, node.blur).hash(&mut hasher);
-            hash_write(node.late.as_ref(), &mut hasher);
-            match &node.trip {
-                Trip::Rests => 0.hash(&mut hasher),
-                Trip::There(_, write) => {
-                    1.hash(&mut hasher);
-                    hash_write(write.as_ref(), &mut hasher);
-                }
-                Trip::Back(_, outcome) => hash_outcome(outcome, &mut hasher),
-            }
-            hasher.finish()
-        });
-        let mut nodes: Vec<u64> = nodes.collect();
+        let Self {
+            moment,
+            nodes,
+            store,
+            before,
+            versions,
+            windows,
+            crashes,
+            losses,
+            forgets,
+            leaves,
+            wrong,
+        } = self;
+        let mut nodes: Vec<u64> = nodes.iter().map(Node::number).collect();
         nodes.sort_unstable();
         nodes.hash(hasher);
-        for record in [self.store, self.before] {
-            let record = record.map(|(version, record)| (version, numbers(&record)));
-            record.hash(hasher);
+        let mut records = new_digest(0);
+        for stored in [store, before] {
+            records.word(u64::from(stored.is_some()));
+            if let Some((RecordVersion(version), record)) = stored {
+                records.word(*version);
+                record.digest(&mut records);
+            }
         }
-        let left = [self.crashes, self.losses, self.forgets, self.leaves];
-        (self.moment, self.versions, self.windows, left).hash(hasher);
-        self.wrong.hash(hasher);
+        records.number().hash(hasher);
+        let left = [crashes, losses, forgets, leaves];
+        (moment, versions, windows, left, wrong).hash(hasher);
     }
 }
 
-fn numbers(record: &QuotaRecord) -> [u64; 4] {
-    [
-        record.window(),
-        record.left(),
-        record.total(),
-        record.reserved(),
-    ]
-}
+/// Digests that leave out too much, for the comparison of states to find.
+impl World {
+    pub(crate) fn digest_without_ledgers(&self) -> u64 {
+        let mut world = self.clone();
+        world.nodes.iter_mut().for_each(|node| node.digest = 0);
+        search::digest(&world)
+    }
 
-fn hash_write(write: Option<&RecordWrite>, hasher: &mut impl Hasher) {
-    let write = write.map(|write| (write.replaces, numbers(&write.record)));
-    write.hash(hasher);
-}
-
-fn hash_outcome(outcome: &StoreReply, hasher: &mut impl Hasher) {
-    match outcome {
-        StoreReply::Written(version) => (2, version).hash(hasher),
-        StoreReply::Stands(StoredRecord::Record { version, record }) => {
-            (3, version, numbers(record)).hash(hasher);
-        }
-        StoreReply::Stands(StoredRecord::Absent) => 4.hash(hasher),
-        other => (5, format!("{other:?}")).hash(hasher),
+    pub(crate) fn digest_without_late_writes(&self) -> u64 {
+        let mut world = self.clone();
+        world.nodes.iter_mut().for_each(|node| node.late = None);
+        search::digest(&world)
     }
 }
 
@@ -288,7 +309,7 @@ impl World {
     pub(crate) fn begin(scope: &Scope, blurs: &[u64; 3]) -> Self {
         // All have run before, in an earlier window.
         let nodes = blurs[..scope.nodes].iter();
-        let nodes = nodes.map(|&blur| Node::new(500, blur, scope));
+        let nodes = nodes.map(|&blur| Node::new(500, scope.moments[0], blur, scope));
         Self {
             moment: 0,
             nodes: nodes.collect(),
@@ -418,7 +439,7 @@ impl World {
                     Mistake::ShareAfterDeath => 500,
                     _ => scope.moments[self.moment],
                 };
-                let mut next = Node::new(made, blur, scope);
+                let mut next = Node::new(made, scope.moments[self.moment], blur, scope);
                 next.calls = calls;
                 // What it has sent may still arrive.
                 next.late = match trip {
@@ -486,7 +507,7 @@ impl World {
     fn time(&self, number: usize, scope: &Scope) -> StoreTime {
         let ms = scope.moments[self.moment];
         let blur = self.nodes[number].blur;
-        let now = Timestamp::from_nanos(ms * 1_000_000);
+        let now = at(ms);
         let (mut earliest, mut latest) = (ms - blur, ms + blur);
         if scope.mistake == Mistake::ClockIsWrong && number == 0 {
             (earliest, latest) = (ms - 120, ms - 60);
@@ -515,7 +536,7 @@ impl World {
                 Action::Write(question, write) => Trip::There(question, Some(write)),
             };
         }
-        node.digest = digest(&node.ledger);
+        node.digest = digest_of(&node.ledger, scope.moments[self.moment]);
     }
 
     fn pay(&mut self, number: usize, time: &StoreTime, scope: &Scope) {
