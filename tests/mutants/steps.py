@@ -130,11 +130,12 @@ def test(mutant, baseline):
         for step, limit in zip(mutant["steps"], limits):
             outcome, took, text = run(step, limit * PATIENCE + 10)
             if outcome == "does not compile":
-                return {"outcome": outcome, "by": text[-1500:]}
+                print(text[-1500:], flush=True)
+                return {"outcome": outcome}
             seconds += took
             if outcome != "passes":
                 by = first_failure(text) if outcome == "fails" else DID_NOT_END
                 return {"outcome": "noticed", "by": by, "step": step, "seconds": round(seconds)}
-        return {"outcome": "survives", "seconds": round(seconds)}
+        return {"outcome": "survives", "steps": mutant["steps"], "seconds": round(seconds)}
     finally:
         path.write_text(original)
