@@ -131,7 +131,7 @@ def digest(names):
 
 def package_of(step):
     """The package that a step tests."""
-    words = step.split()
+    words = step.removeprefix("optimised ").split()
     return words[1] if words[0] == "-p" else CORE
 
 

@@ -92,7 +92,7 @@ def write_page(found, drawn):
     lines += ["", "## Generated mutants", ""] + generated_lines(found, drawn)
     late = [mutant for mutant in found.of("noticed") if found.results[mutant["name"]]["seconds"] > NOTICED_WITHIN]
     lines += ["", "## Noticed", "",
-              f"{len(late)} were noticed only after {NOTICED_WITHIN} s of tests, builds not counted"
+              f"{len(late)} were noticed only after {NOTICED_WITHIN} s of processor time, builds not counted"
               + (": " + ", ".join(mutant["name"] for mutant in late) if late else "") + ".", "",
               "| mutant | group | by | seconds |", "|---|---|---|---|"]
     for mutant in found.of("noticed"):

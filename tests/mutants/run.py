@@ -71,12 +71,14 @@ def run_all(wanted, kept, results, ends, keep):
         if time.monotonic() > ends:
             print("mutants: the time is up; the next run does the rest", flush=True)
             break
+        began = steps.processor_seconds()
         result = steps.test(mutant, baseline)
         print(f"{nth} of {len(wanted)}: {mutant['name']} … ", end="")
         if result is None:
             print("its tests fail without a change", flush=True)
             continue
-        print(result["outcome"], result.get("by", "")[:300], flush=True)
+        used = steps.processor_seconds() - began
+        print(f"{result['outcome']} {result.get('by', '')[:300]} ({used:.0f} s of processor time with builds)", flush=True)
         kept.add(mutant, result)
         results[mutant["name"]] = result
     return baseline.failed
