@@ -46,7 +46,7 @@ def command(step):
     optimised = words[0] == "optimised"
     words = words[optimised:]
     cargo = os.environ.get("CARGO", "cargo")
-    environment = dict(os.environ, CARGO_PROFILE_DEV_DEBUG="0", CARGO_INCREMENTAL="0", CARGO_TERM_COLOR="never")
+    environment = dict(os.environ, CARGO_PROFILE_DEV_DEBUG="0", CARGO_TERM_COLOR="never")
     package = [] if words[0] == "-p" else ["-p", CORE]
     levels = [] if optimised else [f"profile.dev.package.tidegate-{name}.opt-level=0" for name in NOT_OPTIMISED]
     settings = [word for level in levels for word in ("--config", level)]
