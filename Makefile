@@ -150,8 +150,8 @@ evidence:
 
 # Changes the code in one place at a time, and reports which changes no test notices: docs/reports/mutants.md, and as lines of JSON
 # target/evidence/mutants.txt. First the lists of tests/mutants, then a random sample of what cargo-mutants generates. It runs for at
-# most HOURS; the next run continues. If a crate or its tests changed, its mutants run again; with MUTANTS=--keep, only those of
-# changed files. Not a part of .ci/run.
+# most HOURS. The next run continues, also on another machine if tests/mutants/results.json is committed. If a crate or its tests
+# changed, its mutants run again; with MUTANTS=--keep, only those of changed files. Not a part of .ci/run.
 HOURS ?= 3
 mutants: $(TOOLS)/bin/cargo-mutants
 	python3 tests/mutants/run.py --hours $(HOURS) $(MUTANTS)

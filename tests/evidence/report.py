@@ -76,8 +76,8 @@ def claims(searches, mutants):
             noted = f", {mistakes} mistakes found" if mistakes else ""
             states.append(f"{machines}: {sum(row['states'] for row in scopes):,} states in {len(scopes)} scopes{noted}")
         broken = [row for row in mutants if row.get("promise") == claim.get("promise") and "promise" in claim]
-        noticed = sum(row["noticed"] for row in broken)
-        changed = f"{noticed} of {len(broken)} noticed" if broken else "none yet"
+        noticed, listed = (sum(row[key] for row in broken) for key in ("noticed", "listed"))
+        changed = f"{noticed} of {listed} noticed" if listed else "none yet"
         body.append([name, text, "<br>".join(states) or "tests only", changed])
     return table(["claim", "word by word", "every order of events", "mutants"], body)
 

@@ -10,10 +10,8 @@ import re
 import subprocess
 
 from lists import ROOT
-from steps import WORK
 
 TOOL = ROOT / "target" / "tools" / "bin" / "cargo-mutants"
-SAMPLE = WORK / "sample.json"
 
 
 def bare(name):
@@ -35,9 +33,9 @@ def list_all(settings):
     return sorted(found, key=lambda mutant: (mutant["name"], mutant["after"]))
 
 
-def take_sample(settings, size, seed):
-    """The sample under way, or a new one if a seed is given or none is there: its seed, mutants and totals."""
-    kept = json.loads(SAMPLE.read_text()) if SAMPLE.exists() else {}
+def take_sample(settings, kept, size, seed):
+    """The sample under way, or a new one if a seed is given or none is there: its seed, mutants and totals. `kept` has
+    the seed and the size then."""
     if seed is None:
         seed = kept.get("seed", random.SystemRandom().randrange(1 << 32))
     size = size or kept.get("size", settings["sample"])
@@ -45,7 +43,6 @@ def take_sample(settings, size, seed):
     sample = random.Random(seed).sample(every, min(size, len(every)))
     totals = {package: sum(mutant["package"] == package for mutant in every)
               for package in settings["packages"]}
-    WORK.mkdir(parents=True, exist_ok=True)
-    SAMPLE.write_text(json.dumps({"seed": seed, "size": size}))
+    kept.update(seed=seed, size=size)
     print(f"mutants: a sample of {len(sample)} of {len(every)} generated ones, with the seed {seed}", flush=True)
     return seed, sample, totals

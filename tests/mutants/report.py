@@ -16,8 +16,9 @@ HEAD = """# Mutants
 
 Each mutant is one small change of the code that breaks something. `make mutants` makes the changes one at a time
 and runs the tests that can notice them (`tests/mutants`). This page is its report. A mutant that no test notices
-survives. If a run stops early, the next one continues. A result is valid until the code or the tests of its crates
-change. With `make mutants MUTANTS=--keep`, it is valid until the changed file does.
+survives. The results are in `tests/mutants/results.json`, so if a run stops early, the next one continues, also on
+another machine. A result is valid until the code or the tests of its crates change. With `make mutants MUTANTS=--keep`,
+it is valid until the changed file does.
 
 The tests are a part of `make test`, or of `make loom`.
 """
@@ -91,7 +92,7 @@ def write_page(found, drawn):
     lines += ["", "## Generated mutants", ""] + generated_lines(found, drawn)
     late = [mutant for mutant in found.of("noticed") if found.results[mutant["name"]]["seconds"] > NOTICED_WITHIN]
     lines += ["", "## Noticed", "",
-              f"{len(late)} were noticed only after {NOTICED_WITHIN} s of tests, builds not counted"
+              f"{len(late)} were noticed only after {NOTICED_WITHIN} s of processor time, builds not counted"
               + (": " + ", ".join(mutant["name"] for mutant in late) if late else "") + ".", "",
               "| mutant | group | by | seconds |", "|---|---|---|---|"]
     for mutant in found.of("noticed"):

@@ -11,10 +11,12 @@
 
 The lists are the *.toml files beside this one, readable without Python. After them runs a random sample of the mutants
 that cargo-mutants generates; its seed is printed, and the next run goes on with it. The changes are made in a copy of
-the tree, target/mutants/tree, with its own target folder. Results are kept in target/mutants/results.json. The result
-of a mutant is valid until the mutant or any file of the crates of its tests changes. With --keep it is valid until the
-mutant or the file that it changes does. A test that does not end in time counts as one that noticed. The numbers are
-in target/evidence/mutants.txt, too, as lines of JSON.
+the tree, target/mutants/tree, with its own target folder. The results are in tests/mutants/results.json, with the seed
+and the size of the sample: commit it, and a run on another machine continues there. How long tests take without a
+change is measured on each machine, and kept in target/mutants. The result of a mutant is valid until the mutant or any
+file of the crates of its tests changes. With --keep it is valid until the mutant or the file that it changes does. A
+test that does not end in time counts as one that noticed. The numbers are in target/evidence/mutants.txt, too, as
+lines of JSON.
 
 Exits with 1 if a line is not found, if a promise has no mutant, if a mutant of the lists does not compile, if tests
 fail without any change, if more than 5 % of the mutants that ran survive, if a survivor in fairness, progress, refunds
@@ -23,56 +25,17 @@ or wake-ups has no reason in the list, or if more than 5 % of the sample are mis
 
 import argparse
 import fcntl
-import hashlib
-import json
 import os
 import time
 
 import generated
 import lists
+import record
 import report
 import steps
 from lists import GROUPS, ROOT, fail
 
-RESULTS = steps.WORK / "results.json"
 NEED_A_REASON = ["fairness", "progress", "refunds", "wake-ups"]
-
-
-class Kept:
-    """The results of this run and of those before."""
-
-    def __init__(self, keep):
-        self.part = "file" if keep else "core"
-        self.all = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        self.digests = {}
-
-    def digest(self, *folders):
-        if folders not in self.digests:
-            names = [name for folder in folders for name in lists.tracked(folder)]
-            self.digests[folders] = lists.digest(names)
-        return self.digests[folders]
-
-    def state_of(self, mutant):
-        """The state of all that decides a mutant's result."""
-        return self.digest(*sorted(lists.folders_of(mutant)))
-
-    def key_of(self, mutant):
-        own = {name: value for name, value in mutant.items() if name not in ("survives", "promise", "breaks")}
-        return {"mutant": hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest(),
-                "file": self.digest(mutant["file"]), "core": self.state_of(mutant)}
-
-    def valid(self, mutants):
-        found = {}
-        for mutant in mutants:
-            result, key = self.all.get(mutant["name"]), self.key_of(mutant)
-            if result and all(result["key"][part] == key[part] for part in ("mutant", self.part)):
-                found[mutant["name"]] = result
-        return found
-
-    def add(self, mutant, result):
-        result["key"] = self.key_of(mutant)
-        self.all[mutant["name"]] = result
-        RESULTS.write_text(json.dumps(self.all, indent=1, sort_keys=True))
 
 
 def read_arguments():
@@ -108,12 +71,14 @@ def run_all(wanted, kept, results, ends, keep):
         if time.monotonic() > ends:
             print("mutants: the time is up; the next run does the rest", flush=True)
             break
+        began = steps.processor_seconds()
         result = steps.test(mutant, baseline)
         print(f"{nth} of {len(wanted)}: {mutant['name']} … ", end="")
         if result is None:
             print("its tests fail without a change", flush=True)
             continue
-        print(result["outcome"], result.get("by", "")[:300], flush=True)
+        used = steps.processor_seconds() - began
+        print(f"{result['outcome']} {result.get('by', '')[:300]} ({used:.0f} s of processor time with builds)", flush=True)
         kept.add(mutant, result)
         results[mutant["name"]] = result
     return baseline.failed
@@ -154,13 +119,16 @@ def main():
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         fail("another run is under way in this tree")
+    kept = record.Record(asked.keep)
     drawn, sample = None, []
     if generated.TOOL.exists():
-        drawn = generated.take_sample(settings, asked.sample, asked.seed)
+        drawn = generated.take_sample(settings, kept.sample, asked.sample, asked.seed)
         sample = drawn[1]
+        kept.drop_all_but(mutants + sample)
+    elif kept.sample:
+        fail(f"a sample is under way: first `make {generated.TOOL.relative_to(ROOT)}`")
     else:
         print(f"mutants: without {generated.TOOL.relative_to(ROOT)}, which `make mutants` installs, none is generated")
-    kept = Kept(asked.keep)
     results = kept.valid(mutants + sample)
     wanted = choose(asked, mutants + sample, results)
     failed = run_all(wanted, kept, results, ends, asked.keep)

@@ -335,6 +335,22 @@ fn waiting_calls_go_in_order_whatever_they_cost() {
     assert_eq!(went, [(0, 5), (1, 6), (2, 16), (3, 17)]);
 }
 
+/// No thread can claim an operation of so many hours without the lock.
+#[test]
+fn no_call_passes_one_that_waits_for_a_pace_of_a_day() {
+    let (limiter, clock) = limiter(up_to(pace(1e-5, 1.0), 2));
+    let timer = HandTimer::new(&clock);
+    assert_eq!(limiter.try_acquire(1), Ok(()));
+    let mut task = Task::new(&limiter, &timer, 2);
+    assert!(!task.run());
+    clock.pass(Duration::from_secs(150_000));
+    let passes = limiter.try_acquire(1);
+    assert!(passes.is_err(), "what there is belongs to the one that waits");
+    clock.pass(Duration::from_secs(50_000));
+    timer.ring();
+    assert!(task.run());
+}
+
 #[test]
 fn a_call_that_leaves_takes_nothing_and_the_next_is_first() {
     let (limiter, clock) = limiter(pace(1000.0, 1.0));
