@@ -79,15 +79,8 @@ impl AppState {
         let descriptors = divide(&config, &metrics);
         let (shown, stop) = (metrics.quotas.clone(), beside.clone());
         let records = ledger.as_ref().map(LedgerFile::records);
-        let quotas = Quotas::new(
-            gate.clone(),
-            clock,
-            shown,
-            surroundings.open,
-            records,
-            known_as,
-            stop,
-        );
+        let open = surroundings.open;
+        let quotas = Quotas::new(gate.clone(), clock, shown, open, records, known_as, stop);
         quotas.apply(config.quotas.as_ref());
         let spans = Arc::new(SpanQueue::new(config.trace.clone()));
         let teller = teller_of(&metrics, &access, &spans, &callers, clock);

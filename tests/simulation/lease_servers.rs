@@ -25,7 +25,7 @@ use crate::record::Millis;
 const FENCE: Millis = 1_000;
 /// The names of the servers, as `host:port`.
 const NAMES: [&str; 2] = ["lease-0:1", "lease-1:1"];
-/// What the servers divide.
+/// The resource that the servers divide.
 pub(crate) const RESOURCE: &str = "shared/total";
 
 /// The servers, and who is the master.

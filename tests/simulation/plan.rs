@@ -38,7 +38,7 @@ pub(crate) enum Patience {
     ReadsSlowly,
 }
 
-/// One call.
+/// A call of a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlannedCall {
     pub(crate) at: Millis,

@@ -226,7 +226,7 @@ impl Process {
         }
     }
 
-    /// It has got no processor for this long: time jumps.
+    /// Time jumps, as after a while without a processor.
     pub(crate) fn jump(&self, by: Millis) {
         if let Some((runtime, _)) = &self.running {
             runtime.block_on(async { advance(Duration::from_millis(by)).await });

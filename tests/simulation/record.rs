@@ -111,7 +111,7 @@ impl Record {
 }
 
 impl Judge {
-    /// One more call that will be made. Returns its number.
+    /// Plans another call. Returns its number.
     pub(crate) fn plan(&mut self, planned: PlannedCall) -> usize {
         self.calls.push(Call {
             planned,

@@ -1,4 +1,4 @@
-//! One run: the world and the processes by turns, millisecond by millisecond.
+//! The course of a run: the world and the processes by turns, millisecond by millisecond.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ struct Run {
     now: Millis,
 }
 
-/// What the processes share, and how it is judged.
+/// The part that the processes share, and its judge.
 struct Shared {
     sharing: Sharing,
     store: Option<Store>,
@@ -60,9 +60,9 @@ struct Shared {
 
 /// The end of a fault of what the processes share.
 enum OutsideEnding {
-    StoreIsBack,
-    ServerIsBack(usize),
-    MasterIsBack,
+    Store,
+    Server(usize),
+    Master,
 }
 
 /// A process with its clients and its backend.
@@ -253,43 +253,42 @@ impl Shared {
         let over: Vec<_> = self.ends.extract_if(.., |(at, _)| *at <= now).collect();
         for (_, ending) in over {
             match (ending, &self.store, &mut self.servers) {
-                (OutsideEnding::StoreIsBack, Some(store), _) => store.set_unavailable(false),
-                (OutsideEnding::ServerIsBack(server), _, Some(servers)) => servers.bring_up(server),
-                (OutsideEnding::MasterIsBack, _, Some(servers)) => servers.cut_off_master(false),
+                (OutsideEnding::Store, Some(store), _) => store.set_unavailable(false),
+                (OutsideEnding::Server(server), _, Some(servers)) => servers.bring_up(server),
+                (OutsideEnding::Master, _, Some(servers)) => servers.cut_off_master(false),
                 _ => {}
             }
         }
-        while let Some((_, fault)) = self.faults.pop_front_if(|(at, _)| *at <= now) {
+        while let Some((_, fault)) = next_at(&mut self.faults, now) {
             match (fault, &self.store, &mut self.servers) {
                 (OutsideFault::StoreAway { for_ }, Some(store), _) => {
                     store.set_unavailable(true);
-                    self.ends.push((now + for_, OutsideEnding::StoreIsBack));
+                    self.ends.push((now + for_, OutsideEnding::Store));
                 }
                 (OutsideFault::StoreForgets, Some(store), _) => store.forget(),
                 (OutsideFault::ServerDown { server, for_ }, _, Some(servers)) => {
                     servers.take_down(server);
-                    self.ends
-                        .push((now + for_, OutsideEnding::ServerIsBack(server)));
+                    self.ends.push((now + for_, OutsideEnding::Server(server)));
                 }
                 (OutsideFault::MasterCutOff { for_ }, _, Some(servers)) => {
                     servers.cut_off_master(true);
-                    self.ends.push((now + for_, OutsideEnding::MasterIsBack));
+                    self.ends.push((now + for_, OutsideEnding::Master));
                 }
                 _ => {}
             }
         }
         match &mut self.servers {
-            Some(servers) if now % ELECTS_EVERY == 0 => servers.elect(now),
+            Some(servers) if now.is_multiple_of(ELECTS_EVERY) => servers.elect(now),
             _ => {}
         }
         if let Sharing::Quota { window, .. } = self.sharing
-            && now % window == 0
+            && now.is_multiple_of(window)
         {
             self.in_window = 0;
         }
     }
 
-    /// One more call has come to a backend.
+    /// Counts a call that has come to a backend.
     fn came(&mut self, now: Millis) -> Result<(), String> {
         match self.sharing {
             Sharing::Quota { total, window } => {
@@ -330,6 +329,12 @@ impl Shared {
                 .map(|servers| servers.folder().to_owned()),
         }
     }
+}
+
+/// The next fault, if its time has come.
+fn next_at<F>(faults: &mut VecDeque<(Millis, F)>, now: Millis) -> Option<(Millis, F)> {
+    let is_due = faults.front().is_some_and(|(at, _)| *at <= now);
+    is_due.then(|| faults.pop_front()).flatten()
 }
 
 impl Cell {
@@ -453,7 +458,7 @@ impl Cell {
     }
 
     fn begin_faults(&mut self, outside: &Runtime) {
-        while let Some((_, fault)) = self.plan.faults.pop_front_if(|(at, _)| *at <= self.now) {
+        while let Some((_, fault)) = next_at(&mut self.plan.faults, self.now) {
             self.record.look().count("faults");
             self.begin(outside, fault);
         }

@@ -9,7 +9,7 @@ use tokio::time::{Duration, Instant, sleep_until};
 
 use crate::record::{Millis, Record};
 
-/// What the clients and the backend share.
+/// The part of the world that the clients and the backend share.
 pub(crate) struct World {
     pub(crate) record: Record,
     /// Calls go on at the backend when the process is killed.
@@ -22,7 +22,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Its time begins now; needs a runtime.
+    /// Begins its time; needs a runtime.
     pub(crate) fn new(record: Record, finishes: bool) -> Self {
         Self {
             record,

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 
 use tidegate_h1::request::{BadHead, HttpVersion};
-use tidegate_h1::write;
 
 use super::super::stream::ClientStream;
 use super::super::streams::StreamKind;
@@ -229,7 +228,6 @@ impl<S: Serve> HttpConnection<S> {
         async move {
             yield_once().await;
             let progress = Progress::of(&self.listener);
-            let on_eof = self.socket.on_eof;
             let mut interim = Vec::new();
             let mut answer = {
                 let upload_now = upload.as_deref();
@@ -255,16 +253,13 @@ impl<S: Serve> HttpConnection<S> {
                         if let Poll::Ready(reply) = served {
                             return Poll::Ready(Some(reply));
                         }
-                        if let Some(upload) = &mut upload {
-                            if upload.takes_permission() {
-                                interim.extend_from_slice(write::CONTINUE);
-                            }
-                            if upload
-                                .poll(&mut self.socket.stream, on_eof, &mut self.socket.timer, cx)
+                        if let Some(upload) = &mut upload
+                            && self
+                                .socket
+                                .poll_upload_of_waiting(upload, &mut interim, cx)
                                 .is_ready()
-                            {
-                                continue;
-                            }
+                        {
+                            continue;
                         }
                         // Dropping the call cancels it, or closes it, or leaves it to itself.
                         let (signs, call) = (signs.as_deref_mut(), (serve, &progress));

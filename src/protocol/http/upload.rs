@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
-use tidegate_h1::BodyLeft;
+use tidegate_h1::{BodyLeft, write};
 use tidegate_runtime::{Timer, lock};
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
@@ -18,6 +18,7 @@ use tokio_util::io::poll_read_buf;
 use super::super::ClientSettings;
 use super::super::stream::ClientStream;
 use super::super::wire::OnEof;
+use super::client_socket::ClientSocket;
 use crate::call::{BodyError, ByteStream, ClientLeft, PolledFrame, RequestBody};
 
 /// Most bytes of one read of a streamed body.
@@ -25,6 +26,21 @@ const READ_BYTES: usize = 32 * 1024;
 
 /// The grace time of a client before the minimum rate applies.
 const GRACE: Duration = Duration::from_secs(5);
+
+impl ClientSocket {
+    /// Reads on. Ready when the call can go on with a part. `unsent` gets the permission to send, if one is due.
+    pub(super) fn poll_upload_of_waiting(
+        &mut self,
+        upload: &mut Upload,
+        unsent: &mut Vec<u8>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        if upload.takes_permission() {
+            unsent.extend_from_slice(write::CONTINUE);
+        }
+        upload.poll(&mut self.stream, self.on_eof, &mut self.timer, cx)
+    }
+}
 
 /// A streamed body, as the connection reads it.
 pub(super) struct Upload {
