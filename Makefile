@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test test-tools laws model exhaustive evidence nextest check check-code check-builds docs site manifests deny advisories loom mutants peers nova nova-mix rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts servers faults-tools predict corpus-peers coming-from nginx-tools fuzz \
+.PHONY: run test test-tools laws model exhaustive simulate evidence nextest check check-code check-builds docs site manifests deny advisories loom mutants peers nova nova-mix rpc-clients clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak restarts servers faults-tools predict corpus-peers coming-from nginx-tools fuzz \
   packages packages-twice packages-tools try-packages try-here s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -141,10 +141,20 @@ exhaustive:
 	@rm -f $(EVIDENCE)/exhaustive.txt
 	TIDEGATE_EVIDENCE=$(EVIDENCE)/exhaustive.txt SCOPE=$(SCOPE) $(CARGO) test --release -p tidegate-limits --test exhaustive -- --ignored --nocapture
 
-# Repeats the searches and the fuzzing of docs/reference/evidence.md, and writes the figures of that page.
+# The process in a simulated world, with SEEDS times 1,000 seeds: clients, a backend, a store, lease servers, restarts and faults, on a clock
+# that the simulation moves. Lines of JSON into target/evidence/simulation.txt. TIDEGATE_SEED=n runs one of them, and TELL=1 prints its
+# events. `make test` has 20.
+simulate:
+	@mkdir -p $(EVIDENCE)
+	@rm -f $(EVIDENCE)/simulation.txt
+	TIDEGATE_SEEDS=$(shell expr 5 \* $(SEEDS)) TIDEGATE_EVIDENCE=$(EVIDENCE)/simulation.txt \
+	  $(CARGO) test -p tidegate --test simulation -- --nocapture --test-threads 1
+
+# Repeats the searches, the simulation and the fuzzing of docs/reference/evidence.md, and writes the figures of that page.
 evidence:
 	$(MAKE) model
 	$(MAKE) exhaustive
+	$(MAKE) simulate
 	$(MAKE) fuzz MINUTES=10
 	python3 tests/evidence/report.py
 

@@ -60,7 +60,8 @@ def promises():
     return {int(number): (title, " ".join(claim.split())) for number, title, claim in found}
 
 
-def claims(searches, mutants):
+def claims(searches, simulated, mutants):
+    runs = [row for row in simulated if "seeds" in row]
     known, body = promises(), []
     for claim in tomllib.loads(CLAIMS.read_text())["claim"]:
         if "promise" in claim:
@@ -75,11 +76,18 @@ def claims(searches, mutants):
             mistakes = len(of) - len(scopes)
             noted = f", {mistakes} mistakes found" if mistakes else ""
             states.append(f"{machines}: {sum(row['states'] for row in scopes):,} states in {len(scopes)} scopes{noted}")
-        broken = [row for row in mutants if row.get("promise") == claim.get("promise") and "promise" in claim]
+        number = claim.get("promise", claim.get("simulated"))
+        shown = [row for row in simulated if row.get("promise") == number and "mistake" in row]
+        if runs:
+            seeds = sum(row["seeds"] for row in runs)
+            by = "; found: " + ", ".join(row["mistake"] for row in shown) if shown else ""
+            states.append(f"simulated process: {seeds:,} seeds{by}")
+        group = claim.get("mutants")
+        broken = [row for row in mutants if (row.get("mutants") == group if group else row.get("promise") == number)]
         noticed, listed = (sum(row[key] for row in broken) for key in ("noticed", "listed"))
         changed = f"{noticed} of {listed} noticed" if listed else "none yet"
         body.append([name, text, "<br>".join(states) or "tests only", changed])
-    return table(["claim", "word by word", "every order of events", "mutants"], body)
+    return table(["claim", "word by word", "searched and simulated", "mutants"], body)
 
 
 def searched(searches):
@@ -95,6 +103,17 @@ def mistakes(searches):
     body = [[row["machines"], f"`{row['mistake']}`", row["breaks"], row["steps"], f"{row['states']:,}"]
             for row in searches if "mistake" in row]
     return table(["machines", "mistake", "breaks", "steps", "among states"], body)
+
+
+def simulation(lines):
+    """The sums of all seeds, and the seed that shows each mistake."""
+    rows = [row for row in lines if "seeds" in row]
+    seeds, seconds = (sum(row[key] for row in rows) for key in ("seeds", "simulated_seconds"))
+    names = sorted({name for row in rows for name in row["counts"]})
+    body = [["seeds", f"{seeds:,}"], ["simulated seconds", f"{seconds:,}"]]
+    body += [[name, f"{sum(row['counts'].get(name, 0) for row in rows):,}"] for name in names]
+    found = [[row["mistake"], row["promise"], row["seed"], row["how"]] for row in lines if "mistake" in row]
+    return table(["counted", "in all"], body) + "\n\n" + table(["mistake", "claim", "seed that shows it", "how"], found)
 
 
 def fuzzed(lines):
@@ -113,12 +132,15 @@ def main():
     model, when_model = rows("model")
     exhaustive, when_exhaustive = rows("exhaustive")
     mutants, _ = rows("mutants")
+    simulated, when_simulated = rows("simulation")
     fuzz, when_fuzz = rows("fuzz")
     if model and exhaustive:
         searches = exhaustive + model
-        page = replace(page, "claims", source(max(when_model, when_exhaustive)) + "\n\n" + claims(searches, mutants))
+        page = replace(page, "claims", source(max(when_model, when_exhaustive)) + "\n\n" + claims(searches, simulated, mutants))
         page = replace(page, "searches", searched(searches))
         page = replace(page, "mistakes", mistakes(searches))
+    if simulated:
+        page = replace(page, "simulation", source(when_simulated) + "\n\n" + simulation(simulated))
     if fuzz:
         page = replace(page, "fuzz", source(when_fuzz) + "\n\n" + fuzzed(fuzz))
     PAGE.write_text(page)

@@ -152,9 +152,12 @@ fn missing(word: &str) -> Option<String> {
         return None;
     }
     let file = format!("{}.rs", module.replace("::", "/"));
+    // A binary of its own has its tests in its main file.
+    let of_binary = format!("{module}/main.rs");
     let source = test_folders()
         .iter()
-        .find_map(|folder| fs::read_to_string(folder.join(&file)).ok());
+        .flat_map(|folder| [folder.join(&file), folder.join(&of_binary)])
+        .find_map(|path| fs::read_to_string(path).ok());
     match source {
         None => Some(format!("no {file} among the tests")),
         Some(source) if !source.contains(&format!("fn {test}(")) => {
@@ -175,6 +178,7 @@ fn a_file_or_test_that_does_not_exist_is_found_out() {
     check("floor_plan::all_modules_import_everything", true);
     check("nowhere::no_module_imports_sideways_or_upward", true);
     check("laws::many_flows_in_turn_keep_every_law", false);
+    check("simulation::one_seed_is_one_run", false);
     check("Caller::ANONYMOUS", false);
     check("when_full", false);
 }

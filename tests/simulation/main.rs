@@ -3,6 +3,7 @@
 //!
 //! - `make simulate` runs 1,000 seeds, `make test` 20.
 //! - `TIDEGATE_SEED=n` runs one of them, and `TELL=1` prints its events.
+//! - An event may be seen up to 2 ms after it was: each side looks when it has its turn.
 
 #![allow(clippy::disallowed_methods, reason = "tests serve no calls")]
 

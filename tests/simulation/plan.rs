@@ -133,7 +133,7 @@ pub(crate) enum Mistake {
 }
 
 impl Mistake {
-    /// All of them, each with its name and the promise that it breaks.
+    /// All of them, each with its name and the promise that it breaks: the ninth is that of leases, the tenth that of quotas.
     pub(crate) const ALL: [(Self, &str, u8); 11] = [
         (Self::OneTooMany, "one call too many at once", 1),
         (Self::WindowTooShort, "a window that is too short", 1),
@@ -148,7 +148,7 @@ impl Mistake {
         ),
         (Self::QueueTooLong, "a queue that is too long", 7),
         (Self::TakesBadConfig, "a config with a mistake is taken", 8),
-        (Self::StoreForgets, "a store that forgets", 9),
+        (Self::StoreForgets, "a store that forgets", 10),
         (Self::LeasesTooMuch, "lease servers that lease too much", 9),
     ];
 

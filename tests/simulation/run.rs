@@ -189,8 +189,8 @@ impl Run {
         if let Some(shared) = &mut self.shared {
             let mut judge = self.cells[0].record.look();
             for _ in 0..came {
-                if let Err(told) = shared.came(self.now) {
-                    judge.violated(9, told);
+                if let Err((promise, told)) = shared.came(self.now) {
+                    judge.violated(promise, told);
                 }
             }
         }
@@ -289,7 +289,7 @@ impl Shared {
     }
 
     /// Counts a call that has come to a backend.
-    fn came(&mut self, now: Millis) -> Result<(), String> {
+    fn came(&mut self, now: Millis) -> Result<(), (u8, String)> {
         match self.sharing {
             Sharing::Quota { total, window } => {
                 debug_assert_eq!(STORE_BEGAN % window, 0);
@@ -299,7 +299,10 @@ impl Shared {
                 }
                 self.in_window += 1;
                 match self.in_window > total {
-                    true => Err(format!("{} calls in a window of {total}", self.in_window)),
+                    true => Err((
+                        10,
+                        format!("{} calls in a window of {total}", self.in_window),
+                    )),
                     false => Ok(()),
                 }
             }
@@ -312,7 +315,7 @@ impl Shared {
                 }
                 let came = self.came.len();
                 match came > capacity {
-                    true => Err(format!("{came} calls in {window} ms, not {capacity}")),
+                    true => Err((9, format!("{came} calls in {window} ms, not {capacity}"))),
                     false => Ok(()),
                 }
             }
