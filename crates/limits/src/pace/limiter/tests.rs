@@ -345,7 +345,10 @@ fn no_call_passes_one_that_waits_for_a_pace_of_a_day() {
     assert!(!task.run());
     clock.pass(Duration::from_secs(150_000));
     let passes = limiter.try_acquire(1);
-    assert!(passes.is_err(), "what there is belongs to the one that waits");
+    assert!(
+        passes.is_err(),
+        "what there is belongs to the one that waits"
+    );
     clock.pass(Duration::from_secs(50_000));
     timer.ring();
     assert!(task.run());
