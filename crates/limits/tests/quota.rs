@@ -372,6 +372,26 @@ fn a_surplus_is_given_back_after_it_has_left_the_purse() {
     );
 }
 
+/// A node that has drawn its share leaves the store to others for a while before it draws again.
+#[test]
+fn a_key_that_leaves_gives_back_at_once_though_it_had_its_share() {
+    let mut ledger = ledger(|_| {});
+    let question = read(&mut ledger, 50, 100_000);
+    ledger.done(question, stands(1, record(WINDOW, 100)), &at(100_000), 0);
+    let (question, draw) = write(&mut ledger, 50, 100_000);
+    let written = StoreReply::Written(RecordVersion(2));
+    ledger.done(question, written, &at(100_100), 0);
+    let held = 100 - draw.record.left();
+    ledger.take(held - 1, &at(100_101)).expect("it was drawn");
+    assert!(matches!(
+        ledger.next(waits(0), &at(100_102)),
+        Action::Sleep(_)
+    ));
+    ledger.leave();
+    let (_, back) = write(&mut ledger, 0, 100_102);
+    assert_eq!(back.record.left(), draw.record.left() + 1);
+}
+
 #[test]
 fn a_changed_rule_counts_from_the_next_window_on() {
     let mut ledger = ledger(|_| {});

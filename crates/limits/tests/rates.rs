@@ -451,6 +451,9 @@ fn a_call_that_never_left_gives_its_tokens_back() {
     gate.scheduler.give_back(gate.now, hold);
     assert_eq!(gate.level(), 5.0);
     assert!(gate.scheduler.is_at_rest());
+    let bucket = gate.scheduler.bucket_now(gate.now, BUCKET);
+    let counts = bucket.expect("the bucket is there").counts;
+    assert_eq!((counts.charged, counts.drawn), (0, 0.0));
 }
 
 #[test]
