@@ -242,33 +242,6 @@ async fn on_a_socket_file_too_a_client_that_leaves_behind_unread_bytes_is_notice
     stack.at_rest().await;
 }
 
-/// The end of a connection in both directions, which is there together with its first request.
-#[tokio::test]
-async fn a_first_request_whose_client_has_closed_its_connection_is_never_sent() {
-    let mut held = Held::start(HTTP_OK).await;
-    let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("sidecar.sock");
-    let text = limits(&held, "http").replace("127.0.0.1:0", &format!("unix:{}", path.display()));
-    let stack = Stack::start(&text);
-    // Without a pause in which the process could look.
-    let mut first = std::os::unix::net::UnixStream::connect(&path).expect("it listens");
-    let written = std::io::Write::write_all(&mut first, request("http", "FIRST").as_bytes());
-    written.expect("there is room");
-    drop(first);
-    let mut second = UnixStream::connect(&path).await.expect("it listens");
-    let asked = request("http", "SECOND");
-    second.write_all(asked.as_bytes()).await.expect("it reads");
-    assert!(held.next().await.contains("SECOND"));
-    held.go.notify_one();
-    stack.at_rest().await;
-    let facts = stack.seen.ended(2).await;
-    let first = facts
-        .iter()
-        .find(|it| it.target.as_deref() == Some("FIRST"));
-    let first = first.expect("its record was closed");
-    assert_eq!((first.verdict, first.sent), (Verdict::Aborted, None));
-}
-
 /// A call runs, its client leaves; the slot stays taken until the backend has answered.
 async fn one_leaves_while_it_runs(protocol: &'static str, leave: fn(TcpStream)) {
     let mut held = Held::start(if protocol == "socket" { OK } else { HTTP_OK }).await;

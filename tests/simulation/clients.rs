@@ -35,6 +35,7 @@ async fn make_call(
     call: usize,
     kept: Option<UnixStream>,
 ) -> Option<UnixStream> {
+    let is_first = kept.is_none();
     let mut connection = match kept {
         Some(connection) => connection,
         None => connect(world).await?,
@@ -53,7 +54,7 @@ async fn make_call(
             match timeout(patience, reading).await {
                 Ok(answer) => answer,
                 Err(_) => {
-                    leave(world, call, connection, half).await;
+                    leave(world, (call, is_first), connection, half).await;
                     return None;
                 }
             }
@@ -61,7 +62,7 @@ async fn make_call(
         Patience::HalfOpen { until } => {
             drop(reading);
             world.until(until).await;
-            leave(world, call, connection, false).await;
+            leave(world, (call, is_first), connection, false).await;
             return None;
         }
     };
@@ -78,8 +79,13 @@ async fn make_call(
 }
 
 /// Gives up a call.
-async fn leave(world: &World, call: usize, mut connection: UnixStream, half: bool) {
-    world.record.look().left(call, half);
+async fn leave(
+    world: &World,
+    (call, is_first): (usize, bool),
+    mut connection: UnixStream,
+    half: bool,
+) {
+    world.record.look().left(call, is_first);
     if half {
         // The process may have closed it.
         let _ = connection.shutdown().await;

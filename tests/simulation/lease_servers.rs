@@ -19,6 +19,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
+use crate::process::{UP, time_of_day};
 use crate::record::Millis;
 
 /// The time of a mastership.   ms
@@ -76,7 +77,7 @@ impl LeaseServers {
         let mut this = Self {
             folder: folder.to_owned(),
             config,
-            clock: Clock::of_runtime(),
+            clock: Clock::simulated(Duration::ZERO, UP, time_of_day(0)),
             servers: [None, None],
             master: None,
             is_cut_off: false,

@@ -20,7 +20,7 @@ use crate::store::Store;
 use crate::world::World;
 
 /// The machine has run for this long when the simulation begins.
-const UP: Duration = Duration::from_secs(90_000);
+pub(crate) const UP: Duration = Duration::from_secs(90_000);
 /// The time of day when the machine was booted, since the epoch.
 const BOOTED: Duration = Duration::from_secs(1_900_000_000);
 /// Turns of all tasks, and looks at all sockets, in one step.
@@ -288,7 +288,8 @@ impl Process {
     }
 }
 
-fn time_of_day(now: Millis) -> SystemTime {
+/// The time of day at a moment of the simulation.
+pub(crate) fn time_of_day(now: Millis) -> SystemTime {
     UNIX_EPOCH + BOOTED + UP + Duration::from_millis(now)
 }
 

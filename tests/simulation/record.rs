@@ -212,14 +212,15 @@ impl Judge {
         self.count("calls");
     }
 
-    /// A client has closed its connection, or only its sending side.
-    pub(crate) fn left(&mut self, call: usize, half: bool) {
+    /// A client has closed its connection, or only its sending side. `is_first` is whether the call is the first one of its
+    /// connection.
+    pub(crate) fn left(&mut self, call: usize, is_first: bool) {
         self.note(format_args!("{call} leaves"));
         let asked = self.calls[call].asked;
         let came_together =
             asked.is_some_and(|(at, stalled)| self.now - at <= self.stalled - stalled);
-        // A client that closes its sending side together with its request still reads, as far as the process can know.
-        if !(half && came_together) {
+        // Such a client may still read.
+        if !(is_first && came_together) {
             self.calls[call].left = Some(self.now);
         }
         self.waiting.remove(&call);

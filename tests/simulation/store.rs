@@ -17,6 +17,7 @@ use tidegate_runtime::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::process::{UP, time_of_day};
 use crate::record::Millis;
 
 /// The store's time when the simulation begins.   ms
@@ -48,7 +49,7 @@ impl Store {
     pub(crate) fn start(seed: u64) -> Self {
         let (questions, mut asked) = mpsc::unbounded_channel::<Question>();
         let state = Arc::new(Mutex::new(State {
-            node: Arc::new(Memory::default().node()),
+            node: Arc::new(memory().node()),
             is_unavailable: false,
             random: StdRng::seed_from_u64(seed ^ 0x5707e),
         }));
@@ -82,7 +83,7 @@ impl Store {
     /// Forgets all records.
     pub(crate) fn forget(&self) {
         let mut state = self.state.lock().expect("no part panics with it");
-        state.node = Arc::new(Memory::default().node());
+        state.node = Arc::new(memory().node());
     }
 
     /// The way of a process to it. `began` is the time of the store at an instant outside.
@@ -103,6 +104,10 @@ impl Store {
         let way = state.random.random_range(0..WAY_MAX);
         (!is_lost).then(|| Duration::from_millis(way))
     }
+}
+
+fn memory() -> Memory {
+    Memory::new(Clock::simulated(Duration::ZERO, UP, time_of_day(0)))
 }
 
 struct WayToStore {

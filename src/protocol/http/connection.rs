@@ -9,7 +9,6 @@ use tidegate_h1::request::{BadHead, HttpVersion};
 
 use super::super::stream::ClientStream;
 use super::super::streams::StreamKind;
-use super::super::wire::OnEof;
 use super::super::yield_once::yield_once;
 use super::super::{ClientSettings, ConnectionOrigin, ConnectionPhase, Conversation, tunnel};
 use super::client_socket::ClientSocket;
@@ -204,13 +203,10 @@ impl<S: Serve> HttpConnection<S> {
         }
     }
 
-    /// Whether the client had already left when the request was read. With the first request of a connection a client
-    /// may send its end, and still read.
+    /// Whether the client had already left when the request was read. The first request of a connection is always
+    /// served, because a client may send it together with its end.
     fn has_left_before(&self) -> bool {
-        match self.reader.is_first {
-            true => self.socket.stream.has_left(OnEof::Stays),
-            false => self.socket.has_left(),
-        }
+        !self.reader.is_first && self.socket.has_left()
     }
 
     /// Serves a call: waits for its turn, and answers it.
