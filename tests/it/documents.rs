@@ -183,6 +183,26 @@ fn a_file_or_test_that_does_not_exist_is_found_out() {
     check("when_full", false);
 }
 
+#[test]
+fn the_evidence_has_each_promise_word_by_word() {
+    let joined = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let evidence = joined(&read("docs/reference/evidence.md"));
+    let promises = read("docs/explanation/promises.md");
+    let parts = promises
+        .split("\n## ")
+        .filter(|part| part.starts_with(|c: char| c.is_ascii_digit()));
+    let mut found = 0;
+    for part in parts {
+        let claim = joined(part.split("\n\n").nth(1).expect("a paragraph"));
+        assert!(
+            evidence.contains(&claim),
+            "run `make evidence`: it lacks {claim:?}"
+        );
+        found += 1;
+    }
+    assert_eq!(found, 8);
+}
+
 /// The anchors of the headings of a page, as GitHub and the site make them.
 fn anchors(document: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();

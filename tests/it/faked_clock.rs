@@ -9,6 +9,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::process::Command;
 
+use crate::preloaded::Preloaded;
+
 const BEHIND: &str = include_str!("faked_clock/behind.c");
 
 /// The clocks of one process: the time of day, and the monotonic one, which stands still while a machine is suspended.
@@ -52,20 +54,6 @@ impl FakedClock {
 
 /// The library that answers for the clocks, built once.
 fn library() -> PathBuf {
-    static BUILT: OnceLock<TempDir> = OnceLock::new();
-    let folder = BUILT.get_or_init(|| {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let source = folder.path().join("behind.c");
-        std::fs::write(&source, BEHIND).expect("it can be written to");
-        let built = std::process::Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .arg(folder.path().join("behind.so"))
-            .arg(&source)
-            .arg("-ldl")
-            .status()
-            .expect("there is a C compiler, which the build needs too");
-        assert!(built.success(), "it is built");
-        folder
-    });
-    folder.path().join("behind.so")
+    static BUILT: OnceLock<Preloaded> = OnceLock::new();
+    BUILT.get_or_init(|| Preloaded::build(BEHIND)).file()
 }

@@ -81,6 +81,7 @@ mod packaging;
 mod pause;
 mod peers;
 mod pooled;
+mod preloaded;
 mod printing;
 mod prior_knowledge;
 mod probe;

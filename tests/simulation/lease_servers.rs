@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use tempfile::TempDir;
 use tidegate_lease_server::config::{self, Rules};
 use tidegate_leases::client::{Dial, DialedConnection, Dialing};
 use tidegate_leases::server::{CapacityService, Templates};
@@ -31,7 +32,7 @@ pub(crate) const RESOURCE: &str = "shared/total";
 
 /// The servers, and who is the master.
 pub(crate) struct LeaseServers {
-    folder: PathBuf,
+    folder: TempDir,
     config: String,
     clock: Clock,
     servers: [Option<LeaseServer>; 2],
@@ -73,9 +74,9 @@ pub(crate) fn rules(capacity: usize, safe: usize, window: Millis) -> String {
 
 impl LeaseServers {
     /// Serves from now on; needs a runtime.
-    pub(crate) fn start(folder: &Path, config: String) -> Self {
+    pub(crate) fn start(config: String) -> Self {
         let mut this = Self {
-            folder: folder.to_owned(),
+            folder: tempfile::tempdir().expect("a temporary directory"),
             config,
             clock: Clock::simulated(Duration::ZERO, UP, time_of_day(0)),
             servers: [None, None],
@@ -91,11 +92,11 @@ impl LeaseServers {
 
     /// The folder with their sockets.
     pub(crate) fn folder(&self) -> &Path {
-        &self.folder
+        self.folder.path()
     }
 
     fn file(&self, server: usize) -> PathBuf {
-        self.folder.join(format!("lease-{server}"))
+        self.folder.path().join(format!("lease-{server}"))
     }
 
     /// Starts a server, which knows nothing; needs a runtime.

@@ -11,6 +11,8 @@ mod backend;
 mod clients;
 mod lease_servers;
 mod plan;
+#[path = "../it/preloaded.rs"]
+mod preloaded;
 mod process;
 mod record;
 mod run;
@@ -22,45 +24,31 @@ mod world;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use self::plan::Mistake;
+use self::preloaded::Preloaded;
 
 /// The beginning of the line that has the result of a seed.
 const RESULT: &str = "RESULT ";
 /// A mistake must be found within this number of seeds.
 const FOUND_WITHIN: u64 = 20;
 
-/// The library that decides the random numbers of a process.
-struct Entropy(TempDir);
+const ENTROPY: &str = include_str!("entropy.c");
 
-impl Entropy {
-    fn build() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/entropy.c");
-        let built = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .args([&folder.path().join("entropy.so"), &source])
-            .status();
-        assert!(
-            built
-                .expect("a C compiler, which the build needs too")
-                .success()
-        );
-        Self(folder)
+/// Runs seeds, each in a process whose random numbers follow from it.
+struct Seeded(Preloaded);
+
+impl Seeded {
+    fn new() -> Self {
+        Self(Preloaded::build(ENTROPY))
     }
 
-    fn file(&self) -> PathBuf {
-        self.0.path().join("entropy.so")
-    }
-
-    /// Runs a seed in a process of its own, in which all random numbers follow from it.
+    /// Runs a seed. Returns what it has shown.
     fn run(&self, seed: u64, mistake: Option<&str>) -> Value {
         let mut child = Command::new(std::env::current_exe().expect("this program"));
         child
@@ -71,7 +59,7 @@ impl Entropy {
                 "--nocapture",
                 "--test-threads=1",
             ])
-            .env("LD_PRELOAD", self.file())
+            .env("LD_PRELOAD", self.0.file())
             .env("ENTROPY", seed.to_string())
             .env("MISTAKE", mistake.unwrap_or_default());
         let ran = child.output().expect("it starts");
@@ -86,7 +74,7 @@ impl Entropy {
     }
 }
 
-/// The part of [`Entropy::run`] in the process of its own.
+/// The part of [`Seeded::run`] in the process of its own.
 #[test]
 #[ignore = "the other tests start it"]
 fn one_run() {
@@ -104,7 +92,7 @@ fn violations(result: &Value) -> Vec<String> {
 }
 
 /// Runs all seeds, as many at once as there are processors.
-fn run_all(entropy: &Entropy, seeds: impl Iterator<Item = u64> + Send) -> Vec<Value> {
+fn run_all(seeded: &Seeded, seeds: impl Iterator<Item = u64> + Send) -> Vec<Value> {
     let (seeds, results) = (Mutex::new(seeds), Mutex::new(Vec::new()));
     let at_once = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
@@ -113,7 +101,7 @@ fn run_all(entropy: &Entropy, seeds: impl Iterator<Item = u64> + Send) -> Vec<Va
                 loop {
                     let next = seeds.lock().expect("no thread panics with it").next();
                     let Some(seed) = next else { return };
-                    let result = entropy.run(seed, None);
+                    let result = seeded.run(seed, None);
                     results
                         .lock()
                         .expect("no thread panics with it")
@@ -136,8 +124,8 @@ fn note(line: &Value) {
 
 #[test]
 fn the_promises_hold_in_each_seed() {
-    let entropy = Entropy::build();
-    let results = run_all(&entropy, seeds::at_least(20, 0..200));
+    let seeded = Seeded::new();
+    let results = run_all(&seeded, seeds::at_least(20, 0..200));
     let mut counts = BTreeMap::<String, u64>::new();
     for result in &results {
         for (name, count) in result["counts"].as_object().expect("an object") {
@@ -161,20 +149,20 @@ fn the_promises_hold_in_each_seed() {
 
 #[test]
 fn one_seed_is_one_run() {
-    let entropy = Entropy::build();
+    let seeded = Seeded::new();
     for seed in seeds::at_least(3, 0..10) {
-        let (one, other) = (entropy.run(seed, None), entropy.run(seed, None));
+        let (one, other) = (seeded.run(seed, None), seeded.run(seed, None));
         assert_eq!(one, other);
     }
 }
 
 #[test]
 fn each_mistake_is_found() {
-    let entropy = Entropy::build();
+    let seeded = Seeded::new();
     for (_, mistake, promise) in Mistake::ALL {
         let mut seeds = 0..FOUND_WITHIN;
         let found = seeds.find_map(|seed| {
-            let result = entropy.run(seed, Some(mistake));
+            let result = seeded.run(seed, Some(mistake));
             let broken = result["violations"].as_array().expect("a list").clone();
             let found = broken.into_iter().find(|it| it[0] == json!(promise))?;
             Some((seed, found[1].clone()))

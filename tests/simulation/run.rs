@@ -240,9 +240,7 @@ impl Shared {
                     Some(Mistake::LeasesTooMuch) => 3,
                     _ => 0,
                 };
-                let folder = tempfile::tempdir().expect("a temporary directory").keep();
-                let config = rules(capacity + more, safe, window);
-                this.servers = Some(LeaseServers::start(&folder, config));
+                this.servers = Some(LeaseServers::start(rules(capacity + more, safe, window)));
             }
         }
         this

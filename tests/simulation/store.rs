@@ -179,9 +179,8 @@ impl QuotaStore for WayToStore {
         self.time.subscribe()
     }
 
-    fn changed<'a>(&'a self, key: &'a RecordKey, _: Option<RecordVersion>) -> StoreCall<'a, ()> {
-        let _ = key;
-        // Without news: a node asks again by itself.
+    fn changed<'a>(&'a self, _: &'a RecordKey, _: Option<RecordVersion>) -> StoreCall<'a, ()> {
+        // Without news a node asks again by itself.
         Box::pin(std::future::pending())
     }
 

@@ -382,7 +382,7 @@ fn a_key_that_leaves_gives_back_at_once_though_it_had_its_share() {
     let written = StoreReply::Written(RecordVersion(2));
     ledger.done(question, written, &at(100_100), 0);
     let held = 100 - draw.record.left();
-    ledger.take(held - 1, &at(100_101)).expect("it was drawn");
+    let _ = ledger.take(held - 1, &at(100_101)).expect("it was drawn");
     assert!(matches!(
         ledger.next(waits(0), &at(100_102)),
         Action::Sleep(_)
