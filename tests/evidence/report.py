@@ -84,8 +84,8 @@ def claims(searches, simulated, mutants):
             states.append(f"simulated process: {seeds:,} seeds{by}")
         group = claim.get("mutants")
         broken = [row for row in mutants if (row.get("mutants") == group if group else row.get("promise") == number)]
-        noticed, listed = (sum(row[key] for row in broken) for key in ("noticed", "listed"))
-        changed = f"{noticed} of {listed} noticed" if listed else "none yet"
+        noticed, ran, listed = (sum(row[key] for row in broken) for key in ("noticed", "ran", "listed"))
+        changed = f"{noticed} of {ran} noticed, {listed - ran} to run" if listed else "none yet"
         body.append([name, text, "<br>".join(states) or "tests only", changed])
     return table(["claim", "word by word", "searched and simulated", "mutants"], body)
 
