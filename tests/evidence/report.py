@@ -68,7 +68,7 @@ def claims(searches, simulated, mutants):
             title, text = known[claim["promise"]]
             name = f"[{claim['promise']}. {title}](../explanation/promises.md)"
         else:
-            text, name = claim["text"], f"[of another page]({claim['page']})"
+            text, name = claim["text"], f"[{claim['name'].capitalize()}]({claim['page']})"
         states = []
         for machines in claim["machines"]:
             of = [row for row in searches if row["machines"] == machines]
@@ -76,13 +76,13 @@ def claims(searches, simulated, mutants):
             mistakes = len(of) - len(scopes)
             noted = f", {mistakes} mistakes found" if mistakes else ""
             states.append(f"{machines}: {sum(row['states'] for row in scopes):,} states in {len(scopes)} scopes{noted}")
-        number = claim.get("promise", claim.get("simulated"))
-        shown = [row for row in simulated if row.get("promise") == number and "mistake" in row]
+        known_as = claim.get("name", f"promise {claim.get('promise')}")
+        shown = [row for row in simulated if row.get("claim") == known_as]
         if runs:
             seeds = sum(row["seeds"] for row in runs)
             by = "; found: " + ", ".join(row["mistake"] for row in shown) if shown else ""
             states.append(f"simulated process: {seeds:,} seeds{by}")
-        group = claim.get("mutants")
+        group = claim.get("name")
         broken = [row for row in mutants if (row.get("mutants") == group if group else row.get("promise") == number)]
         noticed, ran, listed = (sum(row[key] for row in broken) for key in ("noticed", "ran", "listed"))
         changed = f"{noticed} of {ran} noticed, {listed - ran} to run" if listed else "none yet"
@@ -112,7 +112,7 @@ def simulation(lines):
     names = sorted({name for row in rows for name in row["counts"]})
     body = [["seeds", f"{seeds:,}"], ["simulated seconds", f"{seconds:,}"]]
     body += [[name, f"{sum(row['counts'].get(name, 0) for row in rows):,}"] for name in names]
-    found = [[row["mistake"], row["promise"], row["seed"], row["how"]] for row in lines if "mistake" in row]
+    found = [[row["mistake"], row["claim"], row["seed"], row["how"]] for row in lines if "mistake" in row]
     return table(["counted", "in all"], body) + "\n\n" + table(["mistake", "claim", "seed that shows it", "how"], found)
 
 

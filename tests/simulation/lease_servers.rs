@@ -1,7 +1,10 @@
 //! Two lease servers outside the processes, and the election of their master.
 
-use std::fmt;
+use std::net::Shutdown;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::{fmt, io};
 
 use tempfile::TempDir;
 use tidegate_lease_server::config::{self, Rules};
@@ -46,7 +49,25 @@ pub(crate) struct LeaseServers {
 
 struct LeaseServer {
     mastership: watch::Sender<Mastership>,
+    connections: Connections,
     _serving: DropGuard,
+}
+
+/// A second handle of each connection: a server that ends does not end the tasks of its own.
+type Connections = Arc<Mutex<Vec<std::os::unix::net::UnixStream>>>;
+
+impl Drop for LeaseServer {
+    fn drop(&mut self) {
+        for connection in self
+            .connections
+            .lock()
+            .expect("no part panics with it")
+            .iter()
+        {
+            // The client may have closed it.
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
 }
 
 /// The rules of a resource of which each of two clients always owns `safe`, with windows of this length.
@@ -117,10 +138,12 @@ impl LeaseServers {
         let stop = CancellationToken::new();
         let following = service.clone().keep_following(stop.clone());
         tokio::spawn(following);
-        let serving = serve(listener, service);
+        let connections = Connections::default();
+        let serving = serve(listener, service, Arc::clone(&connections));
         tokio::spawn(stop.clone().run_until_cancelled_owned(serving));
         self.servers[server] = Some(LeaseServer {
             mastership,
+            connections,
             _serving: stop.drop_guard(),
         });
     }
@@ -172,12 +195,18 @@ impl LeaseServers {
     }
 }
 
-async fn serve(listener: UnixListener, service: CapacityService) {
+async fn serve(listener: UnixListener, service: CapacityService, connections: Connections) {
     let (accepted, incoming) = mpsc::channel(1);
     let accepting = async move {
         loop {
-            let stream = listener.accept().await.map(|(stream, _)| stream);
-            if accepted.send(stream).await.is_err() {
+            let (stream, _) = listener.accept().await.expect("it listens");
+            let handle = stream.as_fd().try_clone_to_owned();
+            let handle = handle.expect("too few descriptors").into();
+            connections
+                .lock()
+                .expect("no part panics with it")
+                .push(handle);
+            if accepted.send(io::Result::Ok(stream)).await.is_err() {
                 return;
             }
         }

@@ -8,7 +8,11 @@
 #![allow(clippy::disallowed_methods, reason = "tests serve no calls")]
 
 mod backend;
+mod cell;
+mod claim;
 mod clients;
+#[path = "../../crates/handover/tests/search/evidence.rs"]
+mod evidence;
 mod lease_servers;
 mod plan;
 #[path = "../it/preloaded.rs"]
@@ -18,12 +22,11 @@ mod record;
 mod run;
 #[path = "../../crates/limits/tests/random/seeds.rs"]
 mod seeds;
+mod shared;
 mod store;
 mod world;
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::Write as _;
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
@@ -87,7 +90,7 @@ fn one_run() {
 
 fn violations(result: &Value) -> Vec<String> {
     let all = result["violations"].as_array().expect("a list").iter();
-    all.map(|it| format!("seed {}, promise {}: {}", result["seed"], it[0], it[1]))
+    all.map(|it| format!("seed {}, {}: {}", result["seed"], it[0], it[1]))
         .collect()
 }
 
@@ -113,15 +116,6 @@ fn run_all(seeded: &Seeded, seeds: impl Iterator<Item = u64> + Send) -> Vec<Valu
     results.into_inner().expect("no thread panics with it")
 }
 
-/// Adds a line to the evidence, if this run is for it.
-fn note(line: &Value) {
-    let Some(file) = std::env::var_os("TIDEGATE_EVIDENCE") else {
-        return;
-    };
-    let file = OpenOptions::new().create(true).append(true).open(file);
-    writeln!(file.expect("it opens"), "{line}").expect("it can be written to");
-}
-
 #[test]
 fn the_promises_hold_in_each_seed() {
     let seeded = Seeded::new();
@@ -144,7 +138,7 @@ fn the_promises_hold_in_each_seed() {
     println!("{row}");
     let broken: Vec<_> = results.iter().flat_map(violations).collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
-    note(&row);
+    evidence::add(&row);
 }
 
 #[test]
@@ -159,18 +153,19 @@ fn one_seed_is_one_run() {
 #[test]
 fn each_mistake_is_found() {
     let seeded = Seeded::new();
-    for (_, mistake, promise) in Mistake::ALL {
+    for (_, mistake, claim) in Mistake::ALL {
+        let claim = claim.to_string();
         let mut seeds = 0..FOUND_WITHIN;
         let found = seeds.find_map(|seed| {
             let result = seeded.run(seed, Some(mistake));
             let broken = result["violations"].as_array().expect("a list").clone();
-            let found = broken.into_iter().find(|it| it[0] == json!(promise))?;
+            let found = broken.into_iter().find(|it| it[0] == json!(claim))?;
             Some((seed, found[1].clone()))
         });
         let Some((seed, how)) = found else {
-            panic!("no seed finds that promise {promise} is broken: {mistake}");
+            panic!("no seed finds that this is broken: {claim}, by {mistake}");
         };
         println!("{mistake}: seed {seed}, {how}");
-        note(&json!({"mistake": mistake, "promise": promise, "seed": seed, "how": how}));
+        evidence::add(json!({"mistake": mistake, "claim": claim, "seed": seed, "how": how}));
     }
 }

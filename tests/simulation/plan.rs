@@ -6,6 +6,7 @@ use std::ops::Range;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use crate::claim::Claim;
 use crate::record::Millis;
 
 /// The time in which calls begin and faults happen.   ms
@@ -84,9 +85,7 @@ pub(crate) enum Fault {
     BadReload(Limits),
     /// The backend listens no more, and its calls end.
     BackendDown { for_: Millis },
-    /// The backend is reached, and answers nothing.
-    BackendStalls { for_: Millis },
-    /// Between the backend and the process nothing passes.
+    /// From the backend to the process nothing passes. What is sent to the backend arrives.
     Partition { for_: Millis },
 }
 
@@ -103,17 +102,35 @@ pub(crate) enum Sharing {
     },
 }
 
-/// A disturbance of what processes share.
+/// A disturbance of the store of quotas, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OutsideFault {
-    /// The store gets no question.
-    StoreAway { for_: Millis },
+pub(crate) enum StoreFault {
+    /// No question arrives.
+    IsCutOff,
+    /// Questions arrive again.
+    Ends,
     /// The store forgets all records.
-    StoreForgets,
-    /// A lease server is gone, and comes back without what it knew.
-    ServerDown { server: usize, for_: Millis },
-    /// The master of the lease servers cannot renew its mastership, and still answers.
-    MasterCutOff { for_: Millis },
+    Forgets,
+}
+
+/// A disturbance of the lease servers, or its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseServerFault {
+    /// A server ends, and its connections do.
+    Down(usize),
+    /// A server comes back without what it knew.
+    UpAgain(usize),
+    /// The master cannot renew its mastership, and still answers.
+    MasterCutOff,
+    /// The master can renew it again.
+    MasterReached,
+}
+
+impl LeaseServerFault {
+    /// Whether it is not the end of one.
+    pub(crate) const fn begins(self) -> bool {
+        matches!(self, Self::Down(_) | Self::MasterCutOff)
+    }
 }
 
 /// A mistake that must be found.
@@ -128,28 +145,66 @@ pub(crate) enum Mistake {
     SleepsInTurn,
     QueueTooLong,
     TakesBadConfig,
+    KeepsSlotsOfTheDead,
     StoreForgets,
     LeasesTooMuch,
 }
 
 impl Mistake {
-    /// All of them, each with its name and the promise that it breaks: the ninth is that of leases, the tenth that of quotas.
-    pub(crate) const ALL: [(Self, &str, u8); 11] = [
-        (Self::OneTooMany, "one call too many at once", 1),
-        (Self::WindowTooShort, "a window that is too short", 1),
-        (Self::ForgetsLedger, "a restart without the ledger", 1),
-        (Self::WaitsTooLong, "a deadline that is too late", 2),
-        (Self::KeepsWhoLeft, "clients that leave are not watched", 4),
-        (Self::SendsTwice, "a call is sent twice", 5),
+    /// All of them, each with its name and the claim that it breaks.
+    pub(crate) const ALL: [(Self, &str, Claim); 12] = [
+        (
+            Self::OneTooMany,
+            "one call too many at once",
+            Claim::Promise(1),
+        ),
+        (
+            Self::WindowTooShort,
+            "a window that is too short",
+            Claim::Promise(1),
+        ),
+        (
+            Self::ForgetsLedger,
+            "a restart without the ledger",
+            Claim::Promise(1),
+        ),
+        (
+            Self::WaitsTooLong,
+            "a deadline that is too late",
+            Claim::Promise(2),
+        ),
+        (
+            Self::KeepsSlotsOfTheDead,
+            "a call keeps its slot after its process has died",
+            Claim::Promise(3),
+        ),
+        (
+            Self::KeepsWhoLeft,
+            "clients that leave are not watched",
+            Claim::Promise(4),
+        ),
+        (Self::SendsTwice, "a call is sent twice", Claim::Promise(5)),
         (
             Self::SleepsInTurn,
             "calls that sleep though there is room",
-            6,
+            Claim::Promise(6),
         ),
-        (Self::QueueTooLong, "a queue that is too long", 7),
-        (Self::TakesBadConfig, "a config with a mistake is taken", 8),
-        (Self::StoreForgets, "a store that forgets", 10),
-        (Self::LeasesTooMuch, "lease servers that lease too much", 9),
+        (
+            Self::QueueTooLong,
+            "a queue that is too long",
+            Claim::Promise(7),
+        ),
+        (
+            Self::TakesBadConfig,
+            "a config with a mistake is taken",
+            Claim::Promise(8),
+        ),
+        (Self::StoreForgets, "a store that forgets", Claim::Quotas),
+        (
+            Self::LeasesTooMuch,
+            "lease servers that lease too much",
+            Claim::Leases,
+        ),
     ];
 
     pub(crate) fn named(name: &str) -> Option<Self> {
@@ -232,20 +287,17 @@ fn call(random: &mut StdRng, at: Millis, clients: usize) -> PlannedCall {
 
 fn fault(random: &mut StdRng, before: Limits) -> Fault {
     let mut for_ = |range: Range<Millis>| random.random_range(range);
-    match for_(0..8) {
+    match for_(0..7) {
         0 => Fault::Kill { for_: for_(1..700) },
         1 => Fault::Restart,
         2 => Fault::Stall { for_: for_(2..900) },
         3 => Fault::BackendDown {
             for_: for_(1..1_500),
         },
-        4 => Fault::BackendStalls {
+        4 => Fault::Partition {
             for_: for_(1..1_000),
         },
-        5 => Fault::Partition {
-            for_: for_(1..1_000),
-        },
-        6 => Fault::Reload(Limits {
+        5 => Fault::Reload(Limits {
             window: before.window,
             ..limits(random)
         }),
@@ -295,17 +347,16 @@ impl Plan {
             })
             .collect();
         calls.sort_by_key(|call| call.at);
-        let mut faults: Vec<_> = (0..random.random_range(0..=6))
+        let faults = (0..random.random_range(0..=6))
             .map(|_| (random.random_range(0..STORM), fault(random, limits)))
             .collect();
-        faults.sort_by_key(|(at, _)| *at);
         Self {
             limits,
             finishes: random.random_bool(0.3),
             refuses: random.random_bool(0.5),
             clients,
             calls,
-            faults: faults.into(),
+            faults: in_order(faults),
             sharing: None,
         }
     }
@@ -326,31 +377,58 @@ fn sharing(random: &mut StdRng) -> Option<Sharing> {
     }
 }
 
-/// The faults of what the processes share, by their time.
-pub(crate) fn outside_faults(
-    sharing: Sharing,
-    seed: u64,
-    mistake: Option<Mistake>,
-) -> VecDeque<(Millis, OutsideFault)> {
-    let mut random = StdRng::seed_from_u64(seed ^ 0x0f_a017);
-    let mut faults: Vec<_> = (0..random.random_range(0..=4))
-        .map(|_| {
-            let (at, for_) = (random.random_range(0..STORM), random.random_range(1..4_000));
-            let fault = match (sharing, random.random_range(0..3)) {
-                (Sharing::Quota { .. }, _) => OutsideFault::StoreAway { for_ },
-                (Sharing::Lease { .. }, 0) => OutsideFault::MasterCutOff { for_ },
-                (Sharing::Lease { .. }, other) => OutsideFault::ServerDown {
-                    server: other - 1,
-                    for_,
-                },
-            };
-            (at, fault)
-        })
-        .collect();
+/// The faults of a store, by their time.
+pub(crate) fn store_faults(seed: u64, mistake: Option<Mistake>) -> VecDeque<(Millis, StoreFault)> {
+    let mut faults = Vec::new();
+    for (from, until, _) in shared_faults(seed) {
+        faults.push((from, StoreFault::IsCutOff));
+        faults.push((until, StoreFault::Ends));
+    }
     if mistake == Some(Mistake::StoreForgets) {
-        let often = (0..STORM / 700).map(|nth| (nth * 700 + 350, OutsideFault::StoreForgets));
+        let often = (0..STORM / 700).map(|nth| (nth * 700 + 350, StoreFault::Forgets));
         faults.extend(often);
     }
+    in_order(faults)
+}
+
+/// The faults of lease servers, by their time.
+pub(crate) fn lease_server_faults(seed: u64) -> VecDeque<(Millis, LeaseServerFault)> {
+    let mut faults = Vec::new();
+    for (from, until, which) in shared_faults(seed) {
+        let (begin, end) = match which {
+            0 => (
+                LeaseServerFault::MasterCutOff,
+                LeaseServerFault::MasterReached,
+            ),
+            other => (
+                LeaseServerFault::Down(other - 1),
+                LeaseServerFault::UpAgain(other - 1),
+            ),
+        };
+        faults.extend([(from, begin), (until, end)]);
+    }
+    in_order(faults)
+}
+
+/// The beginning and the end of faults, and which of three each is.
+fn shared_faults(seed: u64) -> Vec<(Millis, Millis, usize)> {
+    let mut random = StdRng::seed_from_u64(seed ^ 0x0f_a017);
+    let count = random.random_range(0..=4);
+    let mut draw = || {
+        let from = random.random_range(0..STORM);
+        let until = from + random.random_range(1..4_000);
+        (from, until, random.random_range(0..3))
+    };
+    (0..count).map(|_| draw()).collect()
+}
+
+fn in_order<F>(mut faults: Vec<(Millis, F)>) -> VecDeque<(Millis, F)> {
     faults.sort_by_key(|(at, _)| *at);
     faults.into()
+}
+
+/// The next fault, if its time has come.
+pub(crate) fn next_at<F>(faults: &mut VecDeque<(Millis, F)>, now: Millis) -> Option<(Millis, F)> {
+    let is_due = faults.front().is_some_and(|(at, _)| *at <= now);
+    is_due.then(|| faults.pop_front()).flatten()
 }

@@ -88,6 +88,11 @@ pub(crate) fn text(world: &World, plan: &Plan, limits: Limits, mistake: Option<M
         "in_turn"
     };
     let when_full = if plan.refuses { "refuse" } else { "wait" };
+    let after_crash = if is(Mistake::KeepsSlotsOfTheDead) {
+        "300s"
+    } else {
+        "3s"
+    };
     let left = if plan.finishes { "finish" } else { "close" };
     let (front, back) = (world.front(), world.back());
     let (front, back) = (front.display(), back.display());
@@ -107,7 +112,7 @@ pub(crate) fn text(world: &World, plan: &Plan, limits: Limits, mistake: Option<M
         kind = "http"
         http = "unix:{back}"
         on_client_left = "{left}"
-        after_crash = "3s"
+        after_crash = "{after_crash}"
         response_timeout = "{RESPONSE_TIMEOUT}ms"
         retry_reads = {retries}
         [queue]

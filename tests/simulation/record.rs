@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::claim::Claim;
 use crate::plan::{Limits, Patience, PlannedCall, Work};
 
 /// Time of the simulation.   ms
@@ -74,7 +75,7 @@ pub(crate) struct Judge {
     idle_since: Option<Millis>,
     /// The process shares limits with others, so it may have room that it cannot use.
     shares: bool,
-    violations: Vec<(u8, String)>,
+    violations: Vec<(Claim, String)>,
     counts: BTreeMap<String, u64>,
     digest: u64,
     tells: bool,
@@ -144,12 +145,16 @@ impl Judge {
         &self.counts
     }
 
-    pub(crate) fn violations(&self) -> &[(u8, String)] {
+    pub(crate) fn violations(&self) -> &[(Claim, String)] {
         &self.violations
     }
 
     pub(crate) fn count(&mut self, what: &str) {
-        *self.counts.entry(what.to_owned()).or_default() += 1;
+        self.count_many(what, 1);
+    }
+
+    pub(crate) fn count_many(&mut self, what: &str, count: usize) {
+        *self.counts.entry(what.to_owned()).or_default() += count as u64;
     }
 
     /// Notes an event for the digest, which tells whether two runs are the same.
@@ -164,11 +169,11 @@ impl Judge {
         }
     }
 
-    pub(crate) fn violated(&mut self, promise: u8, how: impl Display) {
-        self.note(format_args!("PROMISE {promise} is broken: {how}"));
+    pub(crate) fn violated(&mut self, claim: Claim, how: impl Display) {
+        self.note(format_args!("{claim}: BROKEN: {how}"));
         if self.violations.len() < TOLD_MAX {
             let told = format!("at {} ms: {how}", self.now);
-            self.violations.push((promise, told));
+            self.violations.push((claim, told));
         }
     }
 
@@ -244,14 +249,20 @@ impl Judge {
                 self.count(reason);
                 let was_sent = came.is_some();
                 if NOT_SENT.contains(&&**reason) && was_sent {
-                    self.violated(3, format_args!("{call} was sent, and refused: {reason}"));
+                    self.violated(
+                        Claim::Promise(3),
+                        format_args!("{call} was sent, and refused: {reason}"),
+                    );
                 }
             }
             Outcome::Whole { status, .. } => {
                 self.count("answered");
                 let breaks_off = matches!(planned.work, Work::Cuts { .. } | Work::Closes { .. });
                 if came.is_none() || *status != 200 || breaks_off {
-                    self.violated(0, format_args!("{call} has a false answer: {status}"));
+                    self.violated(
+                        Claim::Bytes,
+                        format_args!("{call} has a false answer: {status}"),
+                    );
                 }
             }
             Outcome::Broken => self.count("broken off"),
@@ -280,24 +291,33 @@ impl Judge {
         let now = self.now;
         let seen = &self.calls[call];
         if seen.came.is_some() {
-            return self.violated(5, format_args!("{call} came twice"));
+            return self.violated(Claim::Promise(5), format_args!("{call} came twice"));
         }
         if let Some(left) = seen.left
             && left + SEEN_WITHIN < now
         {
-            return self.violated(4, format_args!("{call} came, and has left at {left} ms"));
+            return self.violated(
+                Claim::Promise(4),
+                format_args!("{call} came, and has left at {left} ms"),
+            );
         }
         if let Some(outcome) = &seen.outcome {
             let outcome = format!("{outcome:?}");
-            return self.violated(3, format_args!("{call} came after its end: {outcome}"));
+            return self.violated(
+                Claim::Promise(3),
+                format_args!("{call} came after its end: {outcome}"),
+            );
         }
         let Some((asked, stalled)) = seen.asked else {
-            return self.violated(0, format_args!("{call} came before it was whole"));
+            return self.violated(
+                Claim::Bytes,
+                format_args!("{call} came before it was whole"),
+            );
         };
         let latest = asked + self.most(asked, |limits| limits.max_wait) + self.stalled - stalled;
         if latest + SEEN_WITHIN < now {
             self.violated(
-                2,
+                Claim::Promise(2),
                 format_args!("{call} came, and its deadline was {latest} ms"),
             );
         }
@@ -310,7 +330,7 @@ impl Judge {
         if departed > in_window {
             let window = self.limits().window;
             self.violated(
-                1,
+                Claim::Promise(1),
                 format_args!("{call} is one of {departed} in {window} ms, not {in_window}"),
             );
         }
@@ -352,7 +372,7 @@ impl Judge {
         let running = self.running.len() as u64;
         if running > at_once {
             self.violated(
-                1,
+                Claim::Promise(1),
                 format_args!("{call} is one of {running} at once, not {at_once}"),
             );
         }
@@ -372,7 +392,10 @@ impl Judge {
         if let Some((_, waiting)) = busy {
             let capacity = self.most(0, |limits| limits.capacity as u64) as usize;
             if refuses && waiting > capacity {
-                self.violated(7, format_args!("{waiting} wait, not {capacity}"));
+                self.violated(
+                    Claim::Promise(7),
+                    format_args!("{waiting} wait, not {capacity}"),
+                );
             }
             if refuses && waiting == self.limits().capacity {
                 self.count("milliseconds with a full queue");
@@ -390,7 +413,10 @@ impl Judge {
         if let Some(call) = late {
             self.waiting.remove(&call);
             let asked = self.calls[call].asked;
-            self.violated(2, format_args!("{call} still waits, asked at {asked:?}"));
+            self.violated(
+                Claim::Promise(2),
+                format_args!("{call} still waits, asked at {asked:?}"),
+            );
         }
     }
 
@@ -421,7 +447,7 @@ impl Judge {
             self.idle_since = None;
             let (waiting, running) = (self.waiting.len(), self.running.len());
             self.violated(
-                6,
+                Claim::Promise(6),
                 format_args!("{waiting} wait since {since} ms, {running} run, and there is room"),
             );
         }

@@ -179,9 +179,39 @@ impl QuotaStore for WayToStore {
         self.time.subscribe()
     }
 
-    fn changed<'a>(&'a self, _: &'a RecordKey, _: Option<RecordVersion>) -> StoreCall<'a, ()> {
-        // Without news a node asks again by itself.
-        Box::pin(std::future::pending())
+    fn changed<'a>(
+        &'a self,
+        key: &'a RecordKey,
+        since: Option<RecordVersion>,
+    ) -> StoreCall<'a, ()> {
+        let key = key.clone();
+        Box::pin(async move {
+            let (tells, told) = oneshot::channel();
+            let store = self.store.clone();
+            let question: Question = Box::new(move |node| {
+                Box::pin(async move {
+                    let mut tells = tells;
+                    let changed = tokio::select! {
+                        changed = node.changed(&key, since) => changed,
+                        () = tells.closed() => return,
+                    };
+                    if let Some(way) = store.way_back() {
+                        sleep(way).await;
+                        // The process may be gone.
+                        let _ = tells.send(changed);
+                    }
+                })
+            });
+            let _ = self.store.questions.send(question);
+            match told.await {
+                Ok(changed) => changed,
+                Err(_) => {
+                    // It takes as long to see that a question is lost.
+                    sleep(PATIENCE).await;
+                    Err(StoreError::Unavailable("no answer".into()))
+                }
+            }
+        })
     }
 
     fn members(&self) -> watch::Receiver<usize> {

@@ -10,6 +10,8 @@
 //! `make test` searches small scopes, and `make exhaustive` the full ones: it adds a line of JSON for each to the
 //! file that `TIDEGATE_EVIDENCE` names.
 
+#[path = "../../handover/tests/search/evidence.rs"]
+mod evidence;
 mod oracle;
 mod exhaustive {
     pub(crate) mod checks;
@@ -18,9 +20,6 @@ mod exhaustive {
     pub(crate) mod world;
 }
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -84,22 +83,9 @@ fn every_interleaving_in_the_full_scopes_keeps_every_law() {
     let reports = search_all(&scopes, 2, Effort::WIDE);
     let states: usize = reports.iter().map(|report| report.states).sum();
     println!("{states} states in all");
-    if let Some(path) = std::env::var_os("TIDEGATE_EVIDENCE") {
-        let lines: String = reports.iter().map(|report| format!("{report}\n")).collect();
-        write_evidence(&PathBuf::from(path), &lines);
+    for report in &reports {
+        evidence::add(report);
     }
-}
-
-/// Adds lines where the report reads them.
-#[allow(
-    clippy::disallowed_methods,
-    reason = "nothing else waits for this thread"
-)]
-fn write_evidence(path: &Path, lines: &str) {
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    let mut file = file.expect("the evidence can be opened");
-    file.write_all(lines.as_bytes())
-        .expect("the evidence can be written");
 }
 
 /// The search must find this fault, and say how.

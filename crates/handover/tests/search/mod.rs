@@ -7,9 +7,7 @@
 //! `make model` sets `TIDEGATE_EVIDENCE` to a file, to which each search adds a line of JSON.
 
 use std::fmt::{self, Debug};
-use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
-use std::io::Write as _;
 use std::time::Instant;
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model};
@@ -17,6 +15,7 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model};
 use compared::Compared;
 
 mod compared;
+mod evidence;
 
 /// The machines that are searched, for reports.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +71,7 @@ impl Machines {
             checker.max_depth(),
         );
         println!("{line}");
-        report(&line);
+        evidence::add(&line);
     }
 
     /// Searches a scope with a digest that leaves out too much, which the comparison of states must find.
@@ -122,7 +121,7 @@ impl Machines {
             steps.len(),
         );
         let (machines, mistake) = (self.name, format!("{mistake:?}"));
-        report(&format!(
+        evidence::add(format_args!(
             "{{\"machines\": {machines:?}, \"mistake\": {mistake:?}, \"breaks\": {name:?}, \"steps\": {}, \
          \"states\": {states}, \"seconds\": {seconds:.1}}}",
             steps.len(),
@@ -135,14 +134,4 @@ pub(crate) fn digest(state: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     state.hash(&mut hasher);
     hasher.finish()
-}
-
-#[allow(clippy::disallowed_methods, reason = "tests serve no calls")]
-fn report(line: &str) {
-    let Some(path) = std::env::var_os("TIDEGATE_EVIDENCE") else {
-        return;
-    };
-    let file = OpenOptions::new().create(true).append(true).open(&path);
-    let mut file = file.expect("the report can be opened");
-    writeln!(file, "{line}").expect("the report can be written");
 }

@@ -335,7 +335,7 @@ fn waiting_calls_go_in_order_whatever_they_cost() {
     assert_eq!(went, [(0, 5), (1, 6), (2, 16), (3, 17)]);
 }
 
-/// No thread can claim an operation of so many hours without the lock.
+/// An operation that takes nine hours or more is not in the pool: all threads take it behind the lock, in their order.
 #[test]
 fn no_call_passes_one_that_waits_for_a_pace_of_a_day() {
     let (limiter, clock) = limiter(up_to(pace(1e-5, 1.0), 2));
