@@ -83,7 +83,7 @@ def write_page(found, drawn):
     lines += ["| group | listed | ran | noticed | survive |", "|---|---|---|---|---|"]
     lines += [f"| {group} | {' | '.join(map(str, counts.values()))} |" for group, counts in groups(found)]
     lines += ["", "## The promises", "",
-              "Mutants that break a [promise](../explanation/promises.md) as a whole. The ninth is the one that leases add.", "",
+              "Mutants that break a [promise](../explanation/promises.md) as a whole.", "",
               "| promise | listed | ran | noticed | one of them | noticed by |", "|---|---|---|---|---|---|"]
     for promise, counts, one in promises(found):
         named = f"{one['name']} | `{found.results[one['name']]['by']}`" if one else "none was noticed yet | "

@@ -126,7 +126,7 @@ def main():
         sample = drawn[1]
         kept.drop_all_but(mutants + sample)
     elif kept.sample:
-        fail(f"a sample is under way: first `make {generated.TOOL.relative_to(ROOT)}`")
+        fail("a sample of generated mutants is under way: `make mutants` installs cargo-mutants, and goes on with it")
     else:
         print(f"mutants: without {generated.TOOL.relative_to(ROOT)}, which `make mutants` installs, none is generated")
     results = kept.valid(mutants + sample)
