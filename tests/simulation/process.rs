@@ -10,7 +10,7 @@ use tidegate::config::{self, Config};
 use tidegate::listen::InheritedSockets;
 use tidegate_runtime::Clock;
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, advance, sleep};
 
 use crate::lease_servers::{RESOURCE, WayToServers};
@@ -37,7 +37,7 @@ pub(crate) fn paused_runtime() -> Runtime {
 pub(crate) fn settle(runtime: &Runtime) {
     runtime.block_on(async {
         for _ in 0..TURNS {
-            tokio::task::yield_now().await;
+            yield_now().await;
         }
     });
 }
@@ -264,7 +264,11 @@ impl Process {
     pub(crate) fn begin_to_drain(&mut self) {
         if let Some((runtime, app)) = &self.running {
             let app = Arc::clone(app);
-            self.drain = Some(runtime.spawn(async move { app.drain().await }));
+            self.drain = Some(runtime.spawn(async move {
+                // A signal comes with a look at the sockets, and not before it.
+                yield_now().await;
+                app.drain().await
+            }));
         }
     }
 
