@@ -207,8 +207,9 @@ mod tests {
     #[test]
     fn a_class_with_a_pool_beside_the_total_does_not_meet_the_total() {
         let sets = LimitSets::new(&[
-            rule("total", Scope::EveryBut([Class(1)].into())),
+            rule("total", Scope::EveryBut([Class(1), Class(3)].into())),
             rule("pool", Scope::Class(Class(1))),
+            rule("other pool", Scope::Class(Class(3))),
         ]);
         let check = |class, expected: &[LimitId]| {
             let set = sets.find("list", ServedBy::new(Backend(0), None), Class(class));
@@ -217,6 +218,7 @@ mod tests {
         check(0, &[0]);
         check(1, &[1]);
         check(2, &[0]);
+        check(3, &[2]);
     }
 
     #[test]

@@ -204,6 +204,31 @@ fn keys_that_a_silent_store_takes_nothing_back_for_stay_few_and_let_new_ones_in(
 }
 
 #[test]
+fn a_call_that_leaves_takes_its_tokens_out_of_what_its_key_waits_for() {
+    let mut gate = one_by_user(3);
+    let waits = |gate: &Alone| {
+        let key = gate
+            .node
+            .scheduler()
+            .quota_now(at(gate.now), &of_user("alice"));
+        let key = key.expect("it was named");
+        (key.waiting, key.waiting_tokens)
+    };
+    let submit = |gate: &mut Alone, tokens| {
+        let call = costing(tokens, call(gate.now, &[of_user("alice")]));
+        gate.submit(call).expect("it is taken in").0
+    };
+    submit(&mut gate, 3.0);
+    let (leaves, stays) = (submit(&mut gate, 2.0), submit(&mut gate, 1.0));
+    assert_eq!(waits(&gate), (2, 3));
+    assert!(gate.node.cancel(leaves), "it waits");
+    assert_eq!(waits(&gate), (1, 1));
+    gate.go_to(ms(1_000));
+    assert!(gate.went(stays));
+    assert_eq!(waits(&gate).1, 0);
+}
+
+#[test]
 fn a_key_that_a_call_waits_for_is_not_forgotten_and_a_call_without_one_is_refused() {
     let mut gate = one_by_user(1);
     set(&mut gate.node, &[(USER, quota(settings(1)))], 2);
