@@ -601,6 +601,40 @@ fn a_call_with_a_key_waits_for_its_server_and_delays_no_other_and_then_goes_to_a
     assert!(moved.iter().all(|(server, _)| *server != held[0].0));
 }
 
+/// One takes one call in a window, the other three.
+#[test]
+fn each_server_is_predicted_to_serve_its_part_of_the_calls_that_wait() {
+    const WINDOW: u64 = 100_000_000;
+    let farm = |server, takes| Farm {
+        server: numbered(server),
+        at_once: takes,
+        window: Some((takes, WINDOW)),
+        is_open: true,
+    };
+    let rules = Rules {
+        farms: [farm(1, 1), farm(2, 3)].to_vec(),
+        total: 1000,
+        per_function: None,
+        pick: Pick::First,
+        sticky_wait: 50,
+    };
+    let mut scheduler = Scheduler::new(rules.policy(Mistake::None));
+    submit(&mut scheduler, ServerChoice::ANY, 4);
+    for (_, hold) in run(&mut scheduler, 0) {
+        scheduler.finish(at(0), hold, Outcome::Served, None);
+    }
+    let starts: Vec<_> = (0..8)
+        .map(|id| {
+            let submitted = scheduler.submit(at(0), call(ServerChoice::ANY), id);
+            scheduler.foresee(at(0), submitted.expect("room"), None)
+        })
+        .collect();
+    for (nth, starts) in starts.iter().enumerate() {
+        let window = 1 + nth as u64 / 4;
+        assert_eq!(*starts, Some(at(window * WINDOW)), "{nth}");
+    }
+}
+
 #[test]
 fn a_policy_names_the_limit_at_which_calls_wait_for_a_server() {
     let rule = outstanding("server", 1, Scope::Server(BACKEND, numbered(1)));

@@ -284,3 +284,23 @@ impl QuotaTable {
         named.counts.ledgers.add(&limiter.ledger.take_counts());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_eighth_of_all_keys_may_be_leaving_within_bounds() {
+        for (keys, leaving) in [
+            (1, 16),
+            (128, 16),
+            (800, 100),
+            (8_192, 1_024),
+            (1_000_000, 1_024),
+        ] {
+            let mut quotas = QuotaTable::beginning(Timestamp::ZERO);
+            quotas.keys_max = keys;
+            assert_eq!(quotas.leaving_max(), leaving, "of {keys}");
+        }
+    }
+}
