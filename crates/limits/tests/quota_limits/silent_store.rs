@@ -122,3 +122,20 @@ fn a_store_that_is_gone_bars_only_what_needs_it() {
     gate.go_to(ms(1_200));
     assert!(gate.went(waits), "it goes on as soon as there is an answer");
 }
+
+#[test]
+fn a_scheduler_has_nothing_to_ask_unless_a_call_waits() {
+    let mut gate = one_by_user(1);
+    let rests = |gate: &Alone| gate.node.scheduler().has_nothing_to_ask();
+    assert!(rests(&gate));
+    gate.answers = false;
+    let id = gate.call(&[of_user("alice")]);
+    assert!(!rests(&gate), "it waits for the store");
+    gate.answer_now();
+    assert!(gate.went(id));
+    assert!(rests(&gate));
+    gate.call(&[of_user("alice")]);
+    assert!(!rests(&gate), "it waits for the next window");
+    gate.go_to(ms(1_000));
+    assert!(rests(&gate));
+}
