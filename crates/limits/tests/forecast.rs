@@ -798,3 +798,24 @@ fn in_a_pause_a_call_is_late_if_it_starts_too_long_after_the_end() {
     let deadline = now + Duration::from_secs(65);
     assert_eq!(begins(&mut scheduler, now, Some(deadline), ends), None);
 }
+
+#[test]
+fn calls_that_wait_for_a_window_are_predicted_to_leave_as_those_before_them_did() {
+    let window = Limit::sliding(3, Duration::from_millis(100));
+    let rule = LimitRule::new("total", window);
+    let policy = Policy::builder().limit(rule).build().expect("sound");
+    let mut scheduler = Scheduler::new(policy);
+    let at = |ms: u64| Timestamp::from_nanos(ms * MS);
+    for now in [0, 10, 20] {
+        let _ = scheduler.submit(at(now), Call::new("any", at(now)), ());
+        let Step::Run { hold, .. } = scheduler.next(at(now), &mut || 0) else {
+            panic!("there is room");
+        };
+        scheduler.finish(at(now), hold, Outcome::Served, None);
+    }
+    for starts in [100, 110, 120, 200, 210, 220, 300] {
+        let submitted = scheduler.submit(at(30), Call::new("any", at(30)), ());
+        let predicted = scheduler.foresee(at(30), submitted.expect("room"), None);
+        assert_eq!(predicted, Some(at(starts)));
+    }
+}

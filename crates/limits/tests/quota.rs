@@ -281,6 +281,23 @@ fn a_safe_share_is_there_anew_in_the_next_window_and_not_for_a_node_that_just_st
     assert_eq!(young.now(&at(110_001)).safe, 25);
 }
 
+/// By its own clock, the node cannot tell yet whether that window has begun.
+#[test]
+fn a_safe_share_is_there_anew_once_the_record_of_the_next_window_is_read() {
+    let mut ledger = ledger(|settings| settings.away = OutagePolicy::Safe { percent: 50 });
+    let _ = ledger.take(25, &at(104_000)).expect("its own");
+    let [earliest, latest] = [109_950, 110_150].map(Duration::from_millis);
+    let time = StoreTime::between(at(110_050).now(), earliest, latest);
+    assert_eq!(ledger.now(&time).safe, 0);
+    let Action::Read(question) = ledger.next(waits(1), &time) else {
+        panic!("it asks the store");
+    };
+    let length = Duration::from_secs(10);
+    let next = QuotaRecord::new(WINDOW + 1, 50, 100, 50, length).expect("a record");
+    ledger.done(question, stands(1, next), &time, 0);
+    assert_eq!(ledger.now(&time).safe, 25);
+}
+
 #[test]
 fn a_window_that_is_lived_through_twice_has_one_safe_share() {
     let mut ledger = ledger(|settings| settings.away = OutagePolicy::Safe { percent: 50 });
