@@ -133,6 +133,7 @@ fn a_conflict_shows_what_is_left_and_more_is_refused_until_the_end_or_a_change()
     let mut ledger = ledger(|_| {});
     let question = read(&mut ledger, 5, 100_000);
     ledger.done(question, stands(1, record(WINDOW, 50)), &at(100_000), 0);
+    assert!(!ledger.watches(&at(100_000)), "there is enough");
     let (question, _) = write(&mut ledger, 5, 100_000);
     ledger.done(question, stands(2, record(WINDOW, 3)), &at(100_001), 0);
     let refused = ledger.take(5, &at(100_001));
@@ -143,6 +144,7 @@ fn a_conflict_shows_what_is_left_and_more_is_refused_until_the_end_or_a_change()
     assert_eq!(ledger.take(3, &at(100_001)), Err(Coverage::Draw));
     assert!(ledger.watches(&at(100_001)));
     ledger.told();
+    assert!(!ledger.watches(&at(100_001)), "it reads first");
     let question = read(&mut ledger, 0, 100_002);
     ledger.done(question, stands(3, record(WINDOW, 40)), &at(100_002), 0);
     assert_eq!(ledger.peek(5, &at(100_002)), Coverage::Draw);
