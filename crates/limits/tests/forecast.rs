@@ -819,3 +819,38 @@ fn calls_that_wait_for_a_window_are_predicted_to_leave_as_those_before_them_did(
         assert_eq!(predicted, Some(at(starts)));
     }
 }
+
+/// The start of a call behind two that run, after calls that took 80 and 120 units each.
+fn start_behind_two(unit: u64) -> u64 {
+    let rule = LimitRule::new("outstanding", Limit::Outstanding { max: 2 });
+    let policy = Policy::builder().limit(rule).build().expect("sound");
+    let mut scheduler = Scheduler::new(policy);
+    let at = |units: u64| Timestamp::from_nanos(units * unit);
+    let mut run = |now, takes| {
+        let _ = scheduler.submit(at(now), Call::new("any", at(now)), ());
+        let Step::Run { hold, .. } = scheduler.next(at(now), &mut || 0) else {
+            panic!("there is room");
+        };
+        scheduler.sent(at(now), &hold);
+        if let Some(takes) = takes {
+            scheduler.finish(at(now + takes), hold, Outcome::Served, None);
+        }
+    };
+    for now in [0, 1_000, 2_000] {
+        run(now, Some(80));
+        run(now + 500, Some(120));
+    }
+    run(3_000, None);
+    run(3_010, None);
+    let submitted = scheduler.submit(at(3_020), Call::new("any", at(3_020)), ());
+    let predicted = scheduler.foresee(at(3_020), submitted.expect("room"), None);
+    predicted.expect("calls have ended").as_nanos()
+}
+
+#[test]
+fn a_prediction_does_not_depend_on_the_unit_of_time() {
+    let (in_ms, in_seconds) = (start_behind_two(MS), start_behind_two(SECOND));
+    assert!((3_020 * MS..3_110 * MS).contains(&in_ms), "{in_ms} ns");
+    let off = in_seconds.abs_diff(in_ms * 1_000);
+    assert!(off < SECOND / 100, "{in_ms} ns, {in_seconds} ns");
+}

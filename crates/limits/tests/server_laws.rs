@@ -601,23 +601,37 @@ fn a_call_with_a_key_waits_for_its_server_and_delays_no_other_and_then_goes_to_a
     assert!(moved.iter().all(|(server, _)| *server != held[0].0));
 }
 
-/// One takes one call in a window, the other three.
 #[test]
-fn each_server_is_predicted_to_serve_its_part_of_the_calls_that_wait() {
-    const WINDOW: u64 = 100_000_000;
+fn the_least_busy_server_is_that_of_which_a_call_takes_the_smallest_part() {
+    let rules = small_and_large(1_000);
+    let mut scheduler = Scheduler::new(rules.policy(Mistake::None));
+    submit(&mut scheduler, ServerChoice::ANY, 2);
+    let ran = run(&mut scheduler, 0);
+    let servers: Vec<u16> = ran.iter().map(|(server, _)| *server).collect();
+    assert_eq!(servers, [2, 2]);
+}
+
+/// One server takes one call in a window, the other three.
+fn small_and_large(window: u64) -> Rules {
     let farm = |server, takes| Farm {
         server: numbered(server),
         at_once: takes,
-        window: Some((takes, WINDOW)),
+        window: Some((takes, window)),
         is_open: true,
     };
-    let rules = Rules {
+    Rules {
         farms: [farm(1, 1), farm(2, 3)].to_vec(),
         total: 1000,
         per_function: None,
-        pick: Pick::First,
+        pick: Pick::Least,
         sticky_wait: 50,
-    };
+    }
+}
+
+#[test]
+fn each_server_is_predicted_to_serve_its_part_of_the_calls_that_wait() {
+    const WINDOW: u64 = 100_000_000;
+    let rules = small_and_large(WINDOW);
     let mut scheduler = Scheduler::new(rules.policy(Mistake::None));
     submit(&mut scheduler, ServerChoice::ANY, 4);
     for (_, hold) in run(&mut scheduler, 0) {
