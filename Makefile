@@ -156,6 +156,7 @@ evidence:
 	$(MAKE) exhaustive
 	$(MAKE) simulate
 	$(MAKE) fuzz MINUTES=10
+	python3 tests/mutants/run.py --evidence
 	python3 tests/evidence/report.py
 
 # Changes the code in one place at a time, and reports which changes no test notices: docs/reports/mutants.md, and as lines of JSON

@@ -28,7 +28,7 @@ def rows(run):
     path = EVIDENCE / f"{run}.txt"
     if not path.exists():
         return [], None
-    written = datetime.date.fromtimestamp(path.stat().st_mtime).isoformat()
+    written = datetime.datetime.fromtimestamp(path.stat().st_mtime).astimezone()
     return [json.loads(line) for line in path.read_text().splitlines() if line], written
 
 
@@ -43,9 +43,9 @@ def processor():
 
 
 def source(written):
-    """Where figures come from."""
-    commit = said("git", "rev-parse", "--short=8", "HEAD")
-    return f"Measured on {written} at commit `{commit}`, {said('rustc', '--version')}, {os.cpu_count()} cores ({processor()})."
+    """Where figures come from: the run was at the latest commit before its end."""
+    commit = said("git", "rev-list", "-1", "--abbrev-commit", "--abbrev=8", f"--before={written.isoformat()}", "HEAD")
+    return f"Measured on {written.date()} at commit `{commit}`, {said('rustc', '--version')}, {os.cpu_count()} cores ({processor()})."
 
 
 def table(head, body):
@@ -83,7 +83,7 @@ def claims(searches, simulated, mutants):
             by = "; found: " + ", ".join(row["mistake"] for row in shown) if shown else ""
             states.append(f"simulated process: {seeds:,} seeds{by}")
         group = claim.get("name")
-        broken = [row for row in mutants if (row.get("mutants") == group if group else row.get("promise") == number)]
+        broken = [row for row in mutants if (row.get("mutants") == group if group else row.get("promise") == claim["promise"])]
         noticed, ran, listed = (sum(row[key] for row in broken) for key in ("noticed", "ran", "listed"))
         changed = f"{noticed} of {ran} noticed, {listed - ran} to run" if listed else "none yet"
         body.append([name, text, "<br>".join(states) or "tests only", changed])

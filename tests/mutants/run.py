@@ -4,6 +4,7 @@
     python3 tests/mutants/run.py                  runs each mutant without a result, and writes docs/reports/mutants.md
     python3 tests/mutants/run.py --keep           the same, but keeps results from before a change of another file
     python3 tests/mutants/run.py --check          only checks that every line of the lists exists
+    python3 tests/mutants/run.py --evidence       only writes the numbers of the lists that are known, and runs nothing
     python3 tests/mutants/run.py --only NAME …    runs mutants whose name contains NAME, also those with a result
     python3 tests/mutants/run.py --group GROUP …  runs only mutants of these groups; "generated" is the sample
     python3 tests/mutants/run.py --hours 1        stops after an hour; the next run continues
@@ -41,6 +42,7 @@ NEED_A_REASON = ["fairness", "progress", "refunds", "wake-ups"]
 def read_arguments():
     reads = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     reads.add_argument("--check", action="store_true")
+    reads.add_argument("--evidence", action="store_true")
     reads.add_argument("--keep", action="store_true")
     reads.add_argument("--only", nargs="+", metavar="NAME")
     reads.add_argument("--group", nargs="+", metavar="GROUP", choices=[*GROUPS, "generated"])
@@ -111,6 +113,10 @@ def main():
     lists.check_lines(mutants)
     print(f"mutants: {len(mutants)} are listed, and every line is found", flush=True)
     if asked.check:
+        return
+    if asked.evidence:
+        known = record.Record(keep=True).valid(mutants)
+        report.write_evidence(report.Results(mutants, known, settings["missed"]), None)
         return
     steps.WORK.mkdir(parents=True, exist_ok=True)
     # Two at once would change each other's tree.
