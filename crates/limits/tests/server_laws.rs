@@ -611,7 +611,7 @@ fn the_least_busy_server_is_that_of_which_a_call_takes_the_smallest_part() {
     assert_eq!(servers, [2, 2]);
 }
 
-/// One server takes one call in a window, the other three.
+/// Two servers: the first takes one call in a window, the second three.
 fn small_and_large(window: u64) -> Rules {
     let farm = |server, takes| Farm {
         server: numbered(server),
