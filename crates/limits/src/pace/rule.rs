@@ -296,10 +296,7 @@ mod tests {
         };
         let check = |pace: Pace, costliest, largest| {
             let costliest = Tokens::new(costliest).expect("tokens");
-            let pace = pace.with_room_for(costliest);
-            assert_eq!(pace.largest().get(), largest);
-            let cost = costliest.get().min(f64::from(largest) - 1.0);
-            assert!(pace.sizes.active as f64 >= 2.0 * cost * pace.price as f64);
+            assert_eq!(pace.with_room_for(costliest).largest().get(), largest);
         };
         check(pace(10.0, 1.1), 0.0, 1);
         check(pace(10.0, 1.1), 1.0, 1);
@@ -309,5 +306,14 @@ mod tests {
         // A million of them would take 317,000 years.
         check(pace(1e-7, 100.0), 1e6, 2);
         check(pace(1e-7, 1.0), 1e6, 230);
+    }
+
+    #[test]
+    fn the_pool_has_room_for_two_of_the_cheapest_if_it_is_to() {
+        let tokens = |tokens| Tokens::new(tokens).expect("tokens");
+        let rate = Rate::new(10.0).expect("a rate");
+        let pace = Pace::new(rate, BurstRatio::new(1.1).expect("a ratio"));
+        let pace = pace.with_room_for(tokens(600.0)).with_pool_for(tokens(2.5));
+        assert_eq!(pace.sizes.active, 5 * pace.price + 1);
     }
 }
