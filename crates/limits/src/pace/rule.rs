@@ -313,7 +313,10 @@ mod tests {
         let tokens = |tokens| Tokens::new(tokens).expect("tokens");
         let rate = Rate::new(10.0).expect("a rate");
         let pace = Pace::new(rate, BurstRatio::new(1.1).expect("a ratio"));
-        let pace = pace.with_room_for(tokens(600.0)).with_pool_for(tokens(2.5));
+        let pace = pace.with_room_for(tokens(40.0)).with_pool_for(tokens(2.5));
         assert_eq!(pace.sizes.active, 5 * pace.price + 1);
+        let ten_times_two = 800 * pace.price;
+        assert_eq!(pace.debt_max(0), ten_times_two, "of the largest");
+        assert_eq!(pace.debt_max(2 * ten_times_two), 2 * ten_times_two);
     }
 }
