@@ -45,7 +45,7 @@ def processor():
 
 
 def source(written):
-    """Where figures come from: the run was at the latest commit before its end."""
+    """Where figures come from. The commit is the latest before the end of the run, so none may be made during it."""
     commit = said("git", "rev-list", "-1", "--abbrev-commit", "--abbrev=8", f"--before={written.isoformat()}", "HEAD")
     return f"Measured on {written.date()} at commit `{commit}`, {said('rustc', '--version')}, {os.cpu_count()} cores ({processor()})."
 

@@ -147,7 +147,7 @@ async fn a_client_whose_end_comes_together_with_its_turn_is_never_sent() {
             // A task, because the runtime looks at its sockets before it goes on with the test itself.
             let both = tokio::spawn(async move {
                 held.go.notify_one();
-                // The turn of a shared call is that of another task than its client's end.
+                // A shared call gets its turn in another task than the one that sees its client leave.
                 while held.done() == 0 || coalesces && gate.busy().1 > 0 {
                     without_a_look().await;
                 }

@@ -113,6 +113,13 @@ pub(crate) enum StoreFault {
     Forgets,
 }
 
+impl StoreFault {
+    /// Whether it is not the end of one.
+    pub(crate) const fn begins(self) -> bool {
+        !matches!(self, Self::Ends)
+    }
+}
+
 /// A disturbance of the lease servers, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseServerFault {

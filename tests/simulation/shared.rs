@@ -118,7 +118,7 @@ impl SharedQuota {
                 StoreFault::Forgets => self.store.forget(),
                 StoreFault::Ends => self.store.set_unavailable(false),
             }
-            faults += usize::from(fault != StoreFault::Ends);
+            faults += usize::from(fault.begins());
         }
         if now.is_multiple_of(self.window) {
             self.in_window = 0;

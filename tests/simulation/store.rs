@@ -206,7 +206,7 @@ impl QuotaStore for WayToStore {
             match told.await {
                 Ok(changed) => changed,
                 Err(_) => {
-                    // It takes as long to see that a question is lost.
+                    // The question was lost, and it takes this long to see that.
                     sleep(PATIENCE).await;
                     Err(StoreError::Unavailable("no answer".into()))
                 }
