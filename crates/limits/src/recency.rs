@@ -98,3 +98,40 @@ fn links<V: Linked>(values: &mut Slab<V>, key: SlabKey) -> &mut Links {
     let value = values.get_mut(key);
     value.expect("what is in the list is there").links()
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    impl Linked for Links {
+        fn links(&mut self) -> &mut Links {
+            self
+        }
+
+        fn linked(&self) -> &Links {
+            self
+        }
+    }
+
+    #[test]
+    fn a_list_is_in_the_order_of_the_last_uses() {
+        let mut values = Slab::default();
+        let mut list = Recency::default();
+        assert!(list.is_empty());
+        let keys: Vec<_> = (0..3).map(|_| values.insert(Links::default())).collect();
+        for &key in &keys {
+            list.push(&mut values, key);
+        }
+        list.touch(&mut values, keys[0]);
+        let newest_first: Vec<_> = list.newest_first(&values).map(|(key, _)| key).collect();
+        assert_eq!(newest_first, [keys[0], keys[2], keys[1]]);
+        assert_eq!((list.len(), list.oldest()), (3, Some(keys[1])));
+        for key in keys {
+            assert!(!list.is_empty());
+            list.remove(&mut values, key);
+        }
+        assert!(list.is_empty());
+    }
+}

@@ -583,6 +583,22 @@ fn a_node_whose_past_is_known_spends_its_own_share_of_the_window_that_runs() {
 }
 
 #[test]
+fn a_call_that_costs_nothing_spends_no_share_before_the_stores_time_is_known() {
+    let shared = RuleSettings {
+        away: OutagePolicy::Safe { percent: 50 },
+        ..settings(100)
+    };
+    let mut node = node(&[(USER, rejecting(shared))]);
+    let free = costing(0.0, call(Duration::ZERO, &[of_user("alice")]));
+    node.submit(0, free).expect("it is taken in");
+    assert!(matches!(
+        node.decide(&mut || 0),
+        Some(Decision::Admitted { call: 0, .. })
+    ));
+    assert_eq!(node.scheduler().quota_shares_until(), Duration::ZERO);
+}
+
+#[test]
 fn calls_wait_for_other_limits_and_draw_nothing_meanwhile() {
     let mut gate = one_by_user(10);
     let one = LimitRule::new("outstanding", Limit::Outstanding { max: 1 });

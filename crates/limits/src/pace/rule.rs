@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_has_room_for_two_of_the_cheapest_if_it_is_to() {
+    fn the_pool_is_made_larger_for_two_of_the_cheapest() {
         let tokens = |tokens| Tokens::new(tokens).expect("tokens");
         let rate = Rate::new(10.0).expect("a rate");
         let pace = Pace::new(rate, BurstRatio::new(1.1).expect("a ratio"));
