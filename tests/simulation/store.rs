@@ -40,6 +40,8 @@ pub(crate) struct Store {
 
 struct State {
     node: Arc<MemoryNode>,
+    /// Says when the records of that node are gone.
+    gone: watch::Sender<()>,
     is_unavailable: bool,
     random: StdRng,
 }
@@ -50,6 +52,7 @@ impl Store {
         let (questions, mut asked) = mpsc::unbounded_channel::<Question>();
         let state = Arc::new(Mutex::new(State {
             node: Arc::new(memory().node()),
+            gone: watch::channel(()).0,
             is_unavailable: false,
             random: StdRng::seed_from_u64(seed ^ 0x5707e),
         }));
@@ -80,10 +83,16 @@ impl Store {
             .is_unavailable = is_unavailable;
     }
 
-    /// Forgets all records.
+    /// Forgets all records, and tells those that watch one.
     pub(crate) fn forget(&self) {
         let mut state = self.state.lock().expect("no part panics with it");
         state.node = Arc::new(memory().node());
+        state.gone.send_replace(());
+    }
+
+    fn gone(&self) -> watch::Receiver<()> {
+        let state = self.state.lock().expect("no part panics with it");
+        state.gone.subscribe()
     }
 
     /// The way of a process to it. `began` is the time of the store at an instant outside.
@@ -190,9 +199,10 @@ impl QuotaStore for WayToStore {
             let store = self.store.clone();
             let question: Question = Box::new(move |node| {
                 Box::pin(async move {
-                    let mut tells = tells;
+                    let (mut tells, mut gone) = (tells, store.gone());
                     let changed = tokio::select! {
                         changed = node.changed(&key, since) => changed,
+                        _ = gone.changed() => Ok(()),
                         () = tells.closed() => return,
                     };
                     if let Some(way) = store.way_back() {
