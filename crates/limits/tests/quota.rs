@@ -487,3 +487,34 @@ fn a_question_without_an_answer_is_given_up_at_its_moment() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn a_node_that_draws_beyond_its_equal_share_alone_draws_twice_as_much_each_time() {
+    let mut ledger = ledger(|settings| settings.total = 1_000_000);
+    let left = |left| QuotaRecord::new(WINDOW, left, 1_000_000, 0, Duration::from_secs(10));
+    let equal_share = 500_000;
+    let all = left(1_000_000).expect("a record");
+    let mut before = drawn(&mut ledger, equal_share, stands(1, all), 100_000);
+    let mut percents = Vec::new();
+    let mut ms = 100_000;
+    while percents.len() < 3 {
+        let held = ledger.now(&at(ms)).held;
+        ledger.take(held, &at(ms)).expect("it is held");
+        let many_wait = WaitingCost {
+            next: 1,
+            sum: 1_000_000,
+        };
+        match ledger.next(many_wait, &at(ms)) {
+            // It leaves the store to the other node for a while.
+            Action::Sleep(until) => ms = until.as_nanos().div_ceil(1_000_000),
+            Action::Write(question, draw) => {
+                let grant = before.left() - draw.record.left();
+                percents.push(100 * grant / before.left());
+                before = draw.record;
+                ledger.done(question, StoreReply::Written(RecordVersion(9)), &at(ms), 0);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(percents, [20, 40, 80]);
+}
