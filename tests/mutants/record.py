@@ -49,6 +49,10 @@ class Record:
         return found
 
     def add(self, mutant, result):
+        """A mutant that survived once is marked: its test may have been written for it."""
+        before = self.results.get(mutant["name"], {})
+        if before.get("was_missed") or "survives" in (before.get("outcome"), result["outcome"]):
+            result = result | {"was_missed": True}
         self.results[mutant["name"]] = result | {"key": self.key_of(mutant)}
         self.write()
 
