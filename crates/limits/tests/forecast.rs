@@ -854,3 +854,19 @@ fn a_prediction_does_not_depend_on_the_unit_of_time() {
     let off = in_seconds.abs_diff(in_ms * 1_000);
     assert!(off < SECOND / 100, "{in_ms} ns, {in_seconds} ns");
 }
+
+#[test]
+fn a_call_that_is_set_aside_is_predicted_to_come_back_some_time_after_its_limit_opens() {
+    let now = Timestamp::from_nanos(SECOND);
+    let second = Duration::from_secs(1);
+    let starts = |postpone| {
+        let mut scheduler = one_a_second(postpone);
+        begins(&mut scheduler, now, None, None);
+        let waits = scheduler.submit(now, Call::new("info", now), 1);
+        scheduler.foresee(now, waits.expect("there is room"), None)
+    };
+    assert_eq!(starts(Postpone::InTurn), Some(now + second));
+    let (min, max) = (second, 3 * second);
+    let jitter = Postpone::Jitter { min, max };
+    assert_eq!(starts(jitter), Some(now + second + (min + max) / 4));
+}
