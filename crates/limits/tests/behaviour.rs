@@ -6,12 +6,12 @@ mod behaviour {
     mod supply_and_reload;
 }
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tidegate_limits::call::Backend;
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Scope, WhenFull};
-use tidegate_limits::scheduler::{Outcome, Refusal, RefusalReason, Supplier, Supply};
+use tidegate_limits::scheduler::{Jitter, Outcome, Refusal, RefusalReason, Supplier, Supply};
 use tidegate_limits::{
     Call, Caller, Class, Cost, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp, Tokens,
 };
@@ -433,6 +433,17 @@ fn a_call_set_aside_comes_back_within_the_jitter_and_keeps_its_place_in_the_capa
     assert!((40..=100).contains(&wakes), "{wakes} wakes");
     assert_eq!(woken.len(), 8, "the jitter fills the whole span: {woken:?}");
     assert_eq!(gate.scheduler.waiting(), 100);
+}
+
+#[test]
+fn calls_that_are_set_aside_come_back_at_128_moments_within_the_jitter() {
+    let (min, max) = (SECOND, 3 * SECOND);
+    let jitter = Jitter { min, max };
+    let randoms = (0..10_000_u64).map(|nth| nth.wrapping_mul(u64::MAX / 10_000));
+    let aside: BTreeSet<_> = randoms.map(|random| jitter.draw(at(1), random)).collect();
+    assert!(aside.iter().all(|time| (min..=max).contains(time)));
+    // The span need not begin at a moment of the common clock.
+    assert!(matches!(aside.len(), 128..=129), "{} moments", aside.len());
 }
 
 /// A replay that begins later numbers the places of waiting calls otherwise, and decides the same.
