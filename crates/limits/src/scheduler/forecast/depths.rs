@@ -134,3 +134,49 @@ impl Depths {
         ahead
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Call;
+
+    fn one_call(depth: u64, had_turn: bool) -> CallerLoad {
+        CallerLoad {
+            calls: 1,
+            depth,
+            draw: DrawAmounts::of(&Call::new("any", Timestamp::ZERO)),
+            had_turn,
+        }
+    }
+
+    #[test]
+    fn all_that_comes_is_before_a_call_that_is_far_behind() {
+        let own = OwnDraws {
+            depth: 1_000,
+            ..OwnDraws::default()
+        };
+        let now = (Timestamp::ZERO, Timestamp::ZERO);
+        let coming = 12.0;
+        let mut depths = Depths::default();
+        for others in 0..4_u32 {
+            let ahead = depths.ahead(&own, Unit::Calls, now, coming);
+            assert!((ahead - coming - f64::from(others)).abs() < 1e-9, "{ahead}");
+            depths.insert(&one_call(1, false));
+        }
+    }
+
+    #[test]
+    fn half_a_call_of_one_that_had_a_turn_is_before_the_first_of_another() {
+        let own = OwnDraws {
+            one: 8,
+            ..OwnDraws::default()
+        };
+        let now = (Timestamp::ZERO, Timestamp::ZERO);
+        for (had_turn, expected) in [(false, 1.0), (true, 0.5)] {
+            let mut depths = Depths::default();
+            depths.insert(&one_call(8, had_turn));
+            let ahead = depths.ahead(&own, Unit::Calls, now, 0.0);
+            assert!((ahead - expected).abs() < 1e-9, "{ahead}");
+        }
+    }
+}
