@@ -499,7 +499,7 @@ fn a_node_that_draws_beyond_its_equal_share_alone_draws_twice_as_much_each_time(
     let mut ms = 100_000;
     while percents.len() < 3 {
         let held = ledger.now(&at(ms)).held;
-        ledger.take(held, &at(ms)).expect("it is held");
+        let _ = ledger.take(held, &at(ms)).expect("it is held");
         let many_wait = WaitingCost {
             next: 1,
             sum: 1_000_000,
