@@ -1,4 +1,4 @@
-//! Fuzzes arrays: what is taken is a call to a second reader, which reads as Python does, and goes on as it came.
+//! Fuzzes arrays: a second reader, which reads as Python does, takes an accepted call for one too, and the call goes on as it came.
 
 #![no_main]
 

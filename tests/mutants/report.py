@@ -125,9 +125,10 @@ def generated_lines(found, drawn):
     if noticed + missed:
         share = 100 * noticed / (noticed + missed)
         unaided = sum(not found.results[mutant["name"]].get("was_missed") for mutant in found.of("noticed", sample))
-        lines += ["", f"{noticed} of {noticed + missed} that ran and compile are noticed: {share:.1f} %. {unaided} of them were when "
-                  f"they first ran: {100 * unaided / (noticed + missed):.1f} %. The tests that notice the others were written for them, so "
-                  "of a new sample fewer would be noticed than of this one."]
+        lines += ["", f"{noticed} of {noticed + missed} that ran and compile are noticed: {share:.1f} %."]
+        if unaided < noticed:
+            lines[-1] += (f" When they first ran, {unaided} were: {100 * unaided / (noticed + missed):.1f} %. Tests were written for the "
+                          "others then, so expect a new sample to be nearer to the second figure.")
     lines += [""] if missed else []
     for mutant in found.of("survives", sample):
         why = found.missed.get(bare(mutant["name"]), "No reason is known: it is to be judged.")

@@ -114,7 +114,7 @@ pub(crate) enum StoreFault {
 }
 
 impl StoreFault {
-    /// Whether it is not the end of one.
+    /// Whether a disturbance begins, and none ends.
     pub(crate) const fn begins(self) -> bool {
         !matches!(self, Self::Ends)
     }
@@ -134,7 +134,7 @@ pub(crate) enum LeaseServerFault {
 }
 
 impl LeaseServerFault {
-    /// Whether it is not the end of one.
+    /// Whether a disturbance begins, and none ends.
     pub(crate) const fn begins(self) -> bool {
         matches!(self, Self::Down(_) | Self::MasterCutOff)
     }

@@ -439,7 +439,7 @@ fn a_call_set_aside_comes_back_within_the_jitter_and_keeps_its_place_in_the_capa
 fn calls_that_are_set_aside_come_back_at_128_moments_within_the_jitter() {
     let (min, max) = (SECOND, 3 * SECOND);
     let jitter = Jitter { min, max };
-    let randoms = (0..10_000_u64).map(|nth| nth.wrapping_mul(u64::MAX / 10_000));
+    let randoms = (0..10_000_u64).map(|nth| nth * (u64::MAX / 10_000));
     let aside: BTreeSet<_> = randoms.map(|random| jitter.draw(at(1), random)).collect();
     assert!(aside.iter().all(|time| (min..=max).contains(time)));
     // The span need not begin at a moment of the common clock.

@@ -296,7 +296,10 @@ mod tests {
         };
         let check = |pace: Pace, costliest, largest| {
             let costliest = Tokens::new(costliest).expect("tokens");
-            assert_eq!(pace.with_room_for(costliest).largest().get(), largest);
+            let pace = pace.with_room_for(costliest);
+            assert_eq!(pace.largest().get(), largest);
+            let cost = costliest.get().min(f64::from(largest) - 1.0);
+            assert!(pace.sizes.active as f64 >= 2.0 * cost * pace.price as f64);
         };
         check(pace(10.0, 1.1), 0.0, 1);
         check(pace(10.0, 1.1), 1.0, 1);

@@ -149,33 +149,34 @@ mod tests {
         }
     }
 
-    #[test]
-    fn all_that_comes_is_before_a_call_that_is_far_behind() {
+    /// The calls before one that has this much of its own flow before it, and moves its turn by this much.
+    fn calls_ahead(depths: &Depths, depth: u64, one: u64, coming: f64) -> f64 {
         let own = OwnDraws {
-            depth: 1_000,
+            depth,
+            one,
             ..OwnDraws::default()
         };
-        let now = (Timestamp::ZERO, Timestamp::ZERO);
+        let no_time = (Timestamp::ZERO, Timestamp::ZERO);
+        depths.ahead(&own, Unit::Calls, no_time, coming)
+    }
+
+    #[test]
+    fn all_that_comes_is_before_a_call_that_is_far_behind() {
         let coming = 12.0;
         let mut depths = Depths::default();
         for others in 0..4_u32 {
-            let ahead = depths.ahead(&own, Unit::Calls, now, coming);
+            let ahead = calls_ahead(&depths, 1_000, 0, coming);
             assert!((ahead - coming - f64::from(others)).abs() < 1e-9, "{ahead}");
             depths.insert(&one_call(1, false));
         }
     }
 
     #[test]
-    fn half_a_call_of_one_that_had_a_turn_is_before_the_first_of_another() {
-        let own = OwnDraws {
-            one: 8,
-            ..OwnDraws::default()
-        };
-        let now = (Timestamp::ZERO, Timestamp::ZERO);
+    fn half_a_call_of_a_caller_that_had_its_turn_goes_before_a_first_call() {
         for (had_turn, expected) in [(false, 1.0), (true, 0.5)] {
             let mut depths = Depths::default();
             depths.insert(&one_call(8, had_turn));
-            let ahead = depths.ahead(&own, Unit::Calls, now, 0.0);
+            let ahead = calls_ahead(&depths, 0, 8, 0.0);
             assert!((ahead - expected).abs() < 1e-9, "{ahead}");
         }
     }
