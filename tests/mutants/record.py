@@ -49,12 +49,14 @@ class Record:
         return found
 
     def add(self, mutant, result):
-        """A mutant that survived once is marked: its test may have been written for it."""
+        """Keeps a result, and returns it as it is kept: a mutant that survived once is marked, for its test may have been
+        written for it."""
         before = self.results.get(mutant["name"], {})
         if before.get("was_missed") or "survives" in (before.get("outcome"), result["outcome"]):
             result = result | {"was_missed": True}
-        self.results[mutant["name"]] = result | {"key": self.key_of(mutant)}
+        kept = self.results[mutant["name"]] = result | {"key": self.key_of(mutant)}
         self.write()
+        return kept
 
     def drop_all_but(self, mutants):
         """Drops the results of mutants that are no longer listed and of samples before this one."""

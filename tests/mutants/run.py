@@ -81,8 +81,7 @@ def run_all(wanted, kept, results, ends, keep):
             continue
         used = steps.processor_seconds() - began
         print(f"{result['outcome']} {result.get('by', '')[:300]} ({used:.0f} s of processor time with builds)", flush=True)
-        kept.add(mutant, result)
-        results[mutant["name"]] = result
+        results[mutant["name"]] = kept.add(mutant, result)
     return baseline.failed
 
 
